@@ -1,0 +1,23 @@
+"""This file knows about a Finding: one thing to act on, with its evidence and what it could save at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A claim about one device of a run.
+
+    gain_ns_at_most is an upper limit in nanoseconds of the window: what the window would lose if this cost vanished
+    and nothing else took its place. None where the finding is about what the file cannot tell.
+    """
+
+    code: str                            # stable: "SL101"
+    title: str
+    claim: str
+    evidence: tuple[str, ...]
+    action: str
+    confidence: str                      # "high", "medium" or "low"
+    gain_ns_at_most: int | None = None
+    caveats: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""One reader per format, each returning a Trace; and what a kernel's name tells."""
