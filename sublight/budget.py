@@ -12,7 +12,7 @@ from dataclasses import dataclass
 COMPUTE = (
     "gemm", "grouped gemm", "attention", "convolution", "recurrent", "routing", "normalisation", "position",
     "kv cache", "activation", "loss", "optimizer", "embedding", "sampling", "quantise", "copy", "reduction",
-    "elementwise", "scan/sort", "random", "memory", "autograd", "unclassified",
+    "elementwise", "scan/sort", "random", "memory", "framework", "unclassified",
 )
 # What communication kernels do. Where one kernel both moves data and waits for its peers (NCCL, multimem), the
 # two cannot be told apart on one rank.

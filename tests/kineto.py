@@ -96,6 +96,10 @@ class Kineto:
         self._correlation = 0
         self._external_id = 0
 
+    def __repr__(self) -> str:
+        """One event a line, so that a failing example can be read (and drawn)."""
+        return f"Kineto(rank={self.rank}, base_ns={self.base_ns})\n" + "\n".join(map(_drawn, self.events))
+
     # device activities
 
     def kernel(
@@ -432,6 +436,16 @@ def _bracket(pair: str, items: Sequence[str], indent: int | None, level: int) ->
         return pair[0] + ", ".join(items) + pair[1]
     pad = "\n" + " " * indent * (level + 1)
     return pair[0] + pad + ("," + pad).join(items) + "\n" + " " * indent * level + pair[1]
+
+
+def _drawn(event: Event) -> str:
+    name = str(event.get("name"))
+    name = name if len(name) <= 60 else f"{name[:57]}..."
+    when = (
+        f"{start_ns(event)} to {end_ns(event)}" if isinstance(event.get("dur"), Micros) else event.get("ts")
+    )
+    correlation = (event.get("args") or {}).get("correlation", "")
+    return f"  {event.get('cat')} {name!r} on {event.get('pid')}/{event.get('tid')}: {when} {correlation}"
 
 
 def _renamed(event: Event, categories: Mapping[str, str]) -> Event:

@@ -1,0 +1,7 @@
+"""`python -m sublight` is `sublight`."""
+
+import sys
+
+from sublight.cli import main
+
+sys.exit(main())

@@ -1,0 +1,45 @@
+"""`sublight explain TRACE`: account for every nanosecond of a recorded run."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from sublight.cli import output
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "explain", help="account for every nanosecond of a recorded run",
+        description="Read a PyTorch profiler trace and account for every nanosecond of it.",
+        epilog="Several files are several ranks of one run; files that say the same rank are read as one.",
+    )
+    command.add_argument("trace", nargs="+", metavar="TRACE",
+                         help="trace file (.json, .gz, .zst, .zip), - for standard input, or an http(s) URL")
+    command.add_argument("--device", metavar="NAME", help="take the devices for this one of the catalog (h100-sxm …)")
+    command.add_argument("--window", default="default", metavar="step|all|A:B",
+                         help="steps, first to last activity, or an interval such as 10ms:25ms from the first "
+                              "activity; default: steps where every step has its launches linked, else all")
+    command.add_argument("--format", choices=("table", "json", "md", "svg"), default="table")
+    command.add_argument("-o", "--output", metavar="FILE", help="write there instead of to standard output")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check the options before the long work, read, explain, show."""
+    from sublight.device import by_key
+
+    device = by_key(options.device) if options.device else None
+    output.check_writable(options.output)
+
+    from sublight.explain import explain
+    from sublight.explain.window import Window
+    from sublight.observe.read import read_all
+
+    window = Window.parse(options.window)
+    with output.progress() as report:
+        traces = read_all(options.trace, progress=report)
+        explanation = explain(traces, window=window, device=device)
+    output.write(explanation, options.format, options.output)
+    return 0

@@ -1,0 +1,106 @@
+"""This file knows about where a command's output goes: a format, a file or standard output, and progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sublight.errors import InputError
+
+if TYPE_CHECKING:
+    from sublight.explain import Explanation
+
+
+def check_writable(path: str | None) -> None:
+    """Raises InputError before the long work if the output cannot be written."""
+    if path is None:
+        return
+    folder = Path(path).resolve().parent
+    if Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"cannot write {path}: expected a file name in a folder that exists and can be written")
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int], None] | None]:
+    """Shows how much was read, on standard error and only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn as ReadColumn
+
+    with Progress(TextColumn("{task.description}"), ReadColumn(), TransferSpeedColumn(), TimeElapsedColumn(),
+                  console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, int] = {}
+
+        def report(name: str, read: int) -> None:
+            from sublight.observe.source import label
+
+            if name not in tasks:
+                tasks[name] = bars.add_task(f"reading {label(name)}", total=None)
+            bars.update(tasks[name], completed=read)  # type: ignore[arg-type]
+
+        yield report
+
+
+def write(explanation: Explanation, form: str, path: str | None) -> None:
+    """Show an explanation as "table", "json", "md" or "svg"; to a file, nothing half-written is left behind."""
+    if form == "table":
+        from rich.console import Console
+
+        from sublight.show.terminal import print_explanation
+
+        if path is None:
+            terminal = sys.stdout.isatty()
+            console = Console(width=None if terminal else 80, highlight=False, soft_wrap=False)
+            print_explanation(explanation, console)
+            return
+        with _replaced(path) as file:
+            print_explanation(explanation, Console(file=file, width=80, highlight=False, no_color=True))
+        return
+    text = _text(explanation, form)
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        with _replaced(path) as file:
+            file.write(text)
+
+
+def _text(explanation: Explanation, form: str) -> str:
+    if form == "json":
+        import json
+
+        from sublight.show.json import document
+
+        return json.dumps(document(explanation), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if form == "svg":
+        from sublight.show.svg import svg
+
+        return svg(explanation)
+    from sublight.show.markdown import markdown
+
+    return markdown(explanation)
+
+
+@contextmanager
+def _replaced(path: str) -> Iterator[Any]:
+    """A file that takes the place of `path` only when it was written whole."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.resolve().parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            yield file
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(target)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,167 @@
+"""Trace -> Budget and Findings: where the time of a run went, for each device of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sublight.device import Device, DeviceInfo, find
+from sublight.errors import InputError
+from sublight.explain import host
+from sublight.explain.findings import FINDINGS
+from sublight.explain.links import Links, link
+from sublight.explain.refusals import refusals
+from sublight.explain.steps import Mark, Step, marks, steps_on, union
+from sublight.explain.timeline import Timeline, part_of_activity, timeline
+from sublight.explain.view import StepRow, View, inside, kernel_rows, operator_rows
+from sublight.explain.window import Window, chosen
+from sublight.finding import Finding
+from sublight.trace import MEMCPY, Trace
+
+__all__ = ["Explanation", "Explained", "Finding", "View", "explain"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Explained:
+    """One device: its view and what was found."""
+
+    view: View
+    findings: tuple[Finding, ...]            # by what they could save, largest first
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Explanation:
+    """A whole run."""
+
+    devices: tuple[Explained, ...]
+    traces: tuple[Trace, ...]
+
+
+def explain(
+    traces: Trace | Sequence[Trace], *, window: Window | str = "default", device: Device | None = None,
+) -> Explanation:
+    """Account for every nanosecond of each device of each rank.
+
+    `window`: "step", "all", "A:B" in milliseconds from the device's first activity (units ns, us, ms, s may be
+    written), or "default": the steps where every step has its launches linked, else all.
+    `device` overrides what the trace says about its devices.
+    Raises InputError where a trace has nothing to account for, or lacks the window that was asked for.
+    """
+    several = (traces,) if isinstance(traces, Trace) else tuple(traces)
+    wanted = Window.parse(window) if isinstance(window, str) else window
+    explained = []
+    for trace in several:
+        views = _thread_views(trace, wanted) if trace.cpu_only else _device_views(trace, wanted, device)
+        for view in views:
+            found = [f for module in FINDINGS for f in module.find(view)]
+            found.sort(key=lambda f: (-(f.gain_ns_at_most or 0), f.code))
+            explained.append(Explained(view, tuple(found)))
+    if not explained:
+        names = ", ".join(f for t in several for f in t.quality.files)
+        raise InputError(
+            f"{names}: no device activity and no operators to account for; record with "
+            "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+        )
+    return Explanation(tuple(explained), several)
+
+
+def _device_views(trace: Trace, wanted: Window, override: Device | None) -> list[View]:
+    links = link(trace)
+    kind, step_marks = marks(trace)
+    part = part_of_activity(trace)
+    views = []
+    for device in np.unique(trace.activities.device).tolist():
+        steps = steps_on(trace, links, step_marks, device)
+        step_windows = union([s.window for s in steps if s.window])
+        line = timeline(trace, links, device, part, step_windows)
+        if line is None:
+            continue
+        name, reason, windows = chosen(wanted, steps, kind, step_windows, line.span, links)
+        a = trace.activities
+        here = np.flatnonzero(a.device == device)
+        inside_ns = inside(a.ts_ns[here], a.end_ns[here], windows)
+        instant = np.zeros(len(here), bool)
+        for start, end in windows if (a.dur_ns[here] == 0).any() else ():
+            instant |= (a.dur_ns[here] == 0) & (a.ts_ns[here] >= start) & (a.ts_ns[here] <= end)
+        keep = (inside_ns > 0) | instant
+        rows, inside_ns = here[keep], inside_ns[keep]
+        wait_ns, undivided_ns = _waiting(inside_ns, part[rows])
+        info = trace.devices.get(device, DeviceInfo())
+        if override:
+            info = DeviceInfo(override.title, override.sms, override.memory_bytes, override.capability)
+        views.append(View(
+            trace=trace, device=device, info=info, catalogued=override or find(info), links=links, timeline=line,
+            step_kind=kind, steps=steps, step_rows=_step_rows(line, steps),
+            window=name, window_reason=reason, windows=windows,
+            budget=line.budget(windows, wait_ns, undivided_ns),
+            kernels=kernel_rows(trace, rows, inside_ns, part[rows]),
+            rows=rows, inside_ns=inside_ns, part=part[rows],
+            refusals=refusals(trace, links, steps, kind, undivided_ns, (a.kind[rows] == MEMCPY).any()),
+        ))
+    return views
+
+
+def _waiting(inside_ns: np.ndarray, part: np.ndarray) -> tuple[int | None, int]:
+    """(summed time of kernels that only wait or None, summed time of those that wait and move data in one)."""
+    from sublight.budget import COMMUNICATION, PART_INDEX
+
+    of = {c: int(inside_ns[part == PART_INDEX[p]].sum()) for c, p in COMMUNICATION.items()}
+    undivided, waiting = of["communication"], of["communication: wait"]
+    return (None if undivided and not waiting else waiting), undivided
+
+
+def _thread_views(trace: Trace, wanted: Window) -> list[View]:
+    kind, step_marks = marks(trace)
+    threads = host.busy_threads(trace)
+    marked = set(trace.annotations.thread.tolist()) if step_marks else set()
+    views = []
+    for ordinal, thread in enumerate(threads):
+        made = host.thread_timeline(trace, thread, step_marks, thread in marked)
+        if made is None:
+            continue
+        line, start_ns, end_ns, op = made
+        low, high = line.span
+        steps = tuple(_thread_step(m, low, high, start_ns) for m in step_marks)
+        step_windows = union([s.window for s in steps if s.window])
+        name, reason, windows = chosen(wanted, steps, kind, step_windows, line.span, None)
+        inside_ns = inside(start_ns, end_ns, windows)
+        keep = inside_ns > 0
+        at = np.searchsorted(line.edges_ns, start_ns[keep], "right") - 1
+        part = line.owner[np.maximum(at, 0)]
+        budget = line.budget(windows)
+        views.append(View(
+            trace=trace, device=f"cpu thread {ordinal}", info=DeviceInfo("CPU"), catalogued=None, links=None,
+            timeline=line, step_kind=kind, steps=steps, step_rows=_step_rows(line, steps),
+            window=name, window_reason=reason, windows=windows,
+            budget=line.budget(windows, None if budget.communication.union_ns else 0,
+                               budget.communication.union_ns),
+            kernels=operator_rows(trace, op[keep], inside_ns[keep], part),
+            rows=op[keep].astype(np.int64), inside_ns=inside_ns[keep], part=part,
+            refusals=refusals(trace, None, steps, kind, budget.communication.union_ns, False),
+        ))
+    return views
+
+
+def _thread_step(mark: Mark, low: int, high: int, stretches: np.ndarray) -> Step:
+    """A step on a host thread: what was marked, as far as the thread's span goes."""
+    start, end = max(mark.start_ns, low), min(mark.end_ns, high)
+    count = int(np.searchsorted(stretches, end) - np.searchsorted(stretches, start)) if end > start else 0
+    return Step(mark.label, (start, end) if end > start else None, count, 0)
+
+
+def _step_rows(line: Timeline, steps: tuple[Step, ...]) -> tuple[StepRow, ...]:
+    out = []
+    for step in steps:
+        if step.window is None:
+            out.append(StepRow(step.label, None, None, None, None, step.activities))
+            continue
+        budget = line.budget([step.window])
+        out.append(StepRow(step.label, budget.window_ns, budget.busy_ns, budget.communication.exposed_ns,
+                           budget.idle_ns, step.activities))
+    return tuple(out)
+
+
+def linked_share(links: Links) -> float:
+    return links.linked / links.activities if links.activities else 0.0

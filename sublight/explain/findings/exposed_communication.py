@@ -1,0 +1,33 @@
+"""SL101: communication in flight while no compute kernel runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sublight.budget import COMMUNICATION
+from sublight.explain.view import View
+from sublight.explain.words import of_window, percent, top
+from sublight.finding import Finding
+
+CODE, TITLE = "SL101", "exposed communication"
+SMALLEST_SHARE = 0.01
+
+
+def find(view: View) -> Iterable[Finding]:
+    """Fires where at least 1 % of the window is exposed communication."""
+    c = view.budget.communication
+    if view.share(c.exposed_ns) < SMALLEST_SHARE:
+        return
+    parts = [(p, view.budget[p]) for p in COMMUNICATION.values() if view.budget[p]]
+    hidden = percent(c.hidden_ns / c.union_ns)
+    yield Finding(
+        CODE, TITLE,
+        f"{of_window(view, c.exposed_ns)} is communication with no compute kernel beside it",
+        (f"{of_window(view, c.union_ns)} has communication in flight, {hidden} of it hidden by compute",
+         *(f"{name}: {of_window(view, ns)}" for name, ns in parts if len(parts) > 1),
+         *top(view.communication_kernels)),
+        "Start it earlier or split it, so that independent compute runs beside it; fuse or shrink what is "
+        "latency-bound; check that its stream is not held back by an event wait",
+        "high", c.exposed_ns,
+        ("an upper limit: compute that is slower beside communication takes part of it back",),
+    )

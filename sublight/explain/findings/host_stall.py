@@ -1,0 +1,61 @@
+"""SL205: in a CPU-only trace, a thread that runs no operator for long, step after step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from sublight.budget import OUTSIDE_OPS, PART_INDEX
+from sublight.explain.view import View
+from sublight.explain.words import ms, of_window
+from sublight.finding import Finding
+
+CODE, TITLE = "SL205", "the host stalls between operators"
+SMALLEST_SHARE = 0.02
+
+
+def find(view: View) -> Iterable[Finding]:
+    """Fires where gaps between the same two operators take 2 % of the window."""
+    if not view.cpu_only:
+        return
+    line = view.timeline
+    idle = np.flatnonzero(line.owner == PART_INDEX[OUTSIDE_OPS])
+    gaps: dict[tuple[str, str], list[int]] = {}
+    ops = view.trace.ops
+    mine = np.flatnonzero(ops.thread == ops.thread[view.rows[0]]) if len(view.rows) else idle[:0]
+    starts = ops.ts_ns[mine]
+    ends_order = mine[np.argsort(ops.end_ns[mine], kind="stable")]
+    ends = ops.end_ns[ends_order]
+    for low, high in _joined(line.edges_ns[idle], line.edges_ns[idle + 1]):
+        if not any(start <= low < end for start, end in view.windows):
+            continue
+        before, after = np.searchsorted(ends, low, "right") - 1, np.searchsorted(starts, high, "left")
+        pair = (view.trace.names[ops.name[ends_order[before]]] if before >= 0 else "the start",
+                view.trace.names[ops.name[mine[after]]] if after < len(mine) else "the end")
+        gaps.setdefault(pair, []).append(high - low)
+    for (before_name, after_name), lengths in sorted(gaps.items(), key=lambda kv: -sum(kv[1])):
+        total = sum(lengths)
+        if view.share(total) < SMALLEST_SHARE:
+            break
+        per_step = f", {len(lengths) / len(view.steps):g} a step" if view.steps else ""
+        yield Finding(
+            CODE, TITLE,
+            f"no operator runs for {of_window(view, total)} between {before_name} and {after_name}",
+            (f"{len(lengths)} gaps{per_step}: median {ms(float(np.median(lengths)))}, shortest {ms(min(lengths))}, "
+             f"longest {ms(max(lengths))}",),
+            "Look at what Python does there: data loading, sleeping, locks, input and output, logging",
+            "high", total,
+            ("the file shows that no operator runs, not what runs instead: record with_stack=True to see it",),
+        )
+
+
+def _joined(starts: np.ndarray, ends: np.ndarray) -> list[tuple[int, int]]:
+    """Stretches that touch, as one."""
+    out: list[tuple[int, int]] = []
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        if out and out[-1][1] == start:
+            out[-1] = (out[-1][0], end)
+        else:
+            out.append((start, end))
+    return out

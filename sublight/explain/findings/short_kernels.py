@@ -1,0 +1,37 @@
+"""SL203: many kernels so short that launching them costs more than running them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from sublight.explain.view import View, is_kernel
+from sublight.explain.words import ms, of_window, percent, top
+from sublight.finding import Finding
+
+CODE, TITLE = "SL203", "many short kernels"
+SHORT_NS = 5_000             # about what a launch costs the host: 2 to 5 µs without a profiler
+MANY, SMALLEST_SHARE = 0.5, 0.01
+
+
+def find(view: View) -> Iterable[Finding]:
+    """Fires where half of at least 20 kernels run under 5 µs and together take 1 % of the busy time."""
+    kernels = is_kernel(view)
+    if len(kernels) < 20:
+        return
+    ns = view.inside_ns[kernels]
+    short = ns < SHORT_NS
+    total = int(ns[short].sum())
+    if short.mean() < MANY or total < SMALLEST_SHARE * view.budget.busy_ns:
+        return
+    rows = [row for row in view.kernels if row.kind == "kernel" and row.ns < SHORT_NS * row.count]
+    yield Finding(
+        CODE, TITLE,
+        f"{int(short.sum())} of {len(kernels)} kernels run for less than {ms(SHORT_NS)} each, together "
+        f"{of_window(view, total)}",
+        (f"median of all kernels: {ms(float(np.median(ns)))}; {percent(float(short.mean()))} are short",
+         *top(sorted(rows, key=lambda r: -r.count))),
+        "Fuse them (torch.compile, fused norm/activation/quantise kernels) or replay them in a CUDA graph",
+        "medium", total, ("an upper limit: fused work does not vanish",),
+    )

@@ -1,0 +1,67 @@
+"""This file knows about the verdict: one sentence that says what a device's window is made of."""
+
+from __future__ import annotations
+
+from sublight.budget import BLOCKED, DEPENDENCY, IDLE, OUTSIDE_OPS, STARVED
+from sublight.explain.findings.sms_held import held_blocks
+from sublight.explain.refusals import LOST_LAUNCHES
+from sublight.explain.view import View
+from sublight.explain.words import ms, percent
+
+CAUSES = {
+    STARVED: "waiting for launches", BLOCKED: "while the host waits in a synchronising call",
+    DEPENDENCY: "waiting for work that was launched in time", OUTSIDE_OPS: "running no operator",
+}
+
+
+def headline(view: View) -> str:
+    """One sentence: what bounds the window, and the two figures that show it."""
+    budget = view.budget
+    if not budget.window_ns:
+        return "The window is empty."
+    if (lost := _lost(view)) is not None:
+        return lost
+    compute, exposed = budget.group_ns("compute"), budget.communication.exposed_ns
+    largest = max((p for p in budget.parts), key=lambda p: p.ns)
+    total = ms(budget.window_ns)
+    idle_words = _idle(view)
+    if budget.idle_ns >= max(compute, exposed):
+        who = "The thread" if view.cpu_only else "The device"
+        return f"{who} is idle for {percent(view.share(budget.idle_ns))} of {total}{idle_words}."
+    if exposed >= compute:
+        return (f"Communication-bound: {percent(view.share(exposed))} of {total} is communication with nothing "
+                f"computing beside it; compute takes {percent(view.share(compute))}.")
+    said = [f"Compute takes {percent(view.share(compute))} of {total}"]
+    if largest.group == "compute":
+        said[0] += f" (most of it {largest.name}: {percent(view.share(largest.ns))})"
+    union = budget.communication.union_ns
+    if union >= 0.05 * budget.window_ns:
+        text = f"communication is in flight for {percent(view.share(union))}"
+        held, sms = held_blocks(view), view.sms
+        if budget.communication.hidden_ns and held and sms:
+            text += f", mostly hidden, holding {min(held, sms)} of {sms} SMs" if exposed * 2 < union else ""
+        text += f"; {percent(view.share(exposed))} is exposed"
+        said.append(text)
+    if budget.idle_ns >= 0.01 * budget.window_ns:
+        said.append(f"{percent(view.share(budget.idle_ns))} is idle{idle_words}")
+    return "; ".join(said) + "."
+
+
+def _idle(view: View) -> str:
+    budget = view.budget
+    causes = sorted(((budget[p], p) for p in IDLE if budget[p]), reverse=True)
+    if not causes or causes[0][1] not in CAUSES:
+        return ""
+    ns, part = causes[0]
+    share = "" if len(causes) == 1 else f"{percent(ns / budget.idle_ns)} of that "
+    return f", {share}{CAUSES[part]}"
+
+
+def _lost(view: View) -> str | None:
+    """With launches lost, idle time means nothing: the verdict is refused."""
+    links = view.links
+    if links is None or links.launches_without_activity <= LOST_LAUNCHES * links.launches:
+        return None
+    return (f"No verdict on idle time: {links.launches_without_activity} of {links.launches} launches have no kernel "
+            f"in the file. What is there fills {percent(view.share(view.budget.busy_ns))} of "
+            f"{ms(view.budget.window_ns)}.")

@@ -1,0 +1,148 @@
+"""This file knows about a Timeline: one device's whole span cut into stretches, each with one owner.
+
+Owners of busy time are read from the device's streams only. The causes of idle time are decided on the whole trace;
+a window is cut out afterwards, so that windows add up. docs/idle.md draws each cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sublight.budget import (
+    BLOCKED, COMMUNICATION, COMPUTE, DEPENDENCY, EXPOSED_COPIES, OUTSIDE_STEP, OVERHEAD, PART_INDEX, PARTS, STARVED,
+    UNEXPLAINED, Budget, Communication, Part,
+)
+from sublight.explain.links import B, Links, calls_matching
+from sublight.observe.kernel_name import classify
+from sublight.trace import I32, I64, KERNEL, Trace
+
+Windows = Sequence[tuple[int, int]]
+FIRST_NOT_COMPUTE = len(COMPUTE)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Timeline:
+    """Stretches of one device (or one thread), from its first to its last activity.
+
+    Shapes: edges_ns n + 1; owner (index into budget.PARTS) and communicating n.
+    """
+
+    edges_ns: I64
+    owner: I32
+    communicating: B
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return int(self.edges_ns[0]), int(self.edges_ns[-1])
+
+    def cut(self, windows: Windows) -> tuple[I64, I32, B]:
+        """(length in ns, owner, communicating) of every stretch inside the windows, which must be disjoint."""
+        lengths, owners, communicating = [], [], []
+        for start, end in windows:
+            low = max(int(np.searchsorted(self.edges_ns, start, "right")) - 1, 0)
+            high = int(np.searchsorted(self.edges_ns, end, "left"))
+            lengths.append(np.diff(np.clip(self.edges_ns[low : high + 1], start, end)))
+            owners.append(self.owner[low:high])
+            communicating.append(self.communicating[low:high])
+        empty = np.zeros(0, np.int64)
+        return (np.concatenate([empty, *lengths]), np.concatenate([empty.astype(np.int32), *owners]),
+                np.concatenate([empty.astype(bool), *communicating]))
+
+    def parts_ns(self, windows: Windows) -> I64:
+        """Nanoseconds owned by each part of budget.PARTS. Exact: bincount's doubles hold integers to 2**53."""
+        lengths, owner, _ = self.cut(windows)
+        out: I64 = np.bincount(owner, weights=lengths, minlength=len(PARTS)).astype(np.int64)
+        return out
+
+    def budget(self, windows: Windows, wait_ns: int | None = None, undivided_ns: int = 0) -> Budget:
+        """The budget of disjoint windows inside the span."""
+        lengths, owner, communicating = self.cut(windows)
+        parts = np.bincount(owner, weights=lengths, minlength=len(PARTS)).astype(np.int64)
+        union = int(lengths[communicating].sum())
+        hidden = int(lengths[communicating & (owner < FIRST_NOT_COMPUTE)].sum())
+        return Budget(
+            window_ns=sum(end - start for start, end in windows),
+            parts=tuple(Part(name, int(ns)) for name, ns in zip(PARTS, parts, strict=True) if ns),
+            communication=Communication(union, hidden, union - hidden, wait_ns, undivided_ns),
+        )
+
+
+def part_of_name(trace: Trace) -> I32:
+    """For each name of the trace that a kernel has: the part that owns its time. Shape: names."""
+    out = np.full(len(trace.names) + 1, PART_INDEX["unclassified"], np.int32)
+    a = trace.activities
+    for i in np.unique(a.name[a.kind == KERNEL]).tolist():
+        category = classify(trace.names[i]).category
+        out[i] = PART_INDEX[COMMUNICATION.get(category, category)]
+    return out
+
+
+def part_of_activity(trace: Trace) -> I32:
+    """For each device activity the part that owns its time, while nothing of higher rank runs beside it."""
+    a = trace.activities
+    out: I32 = np.where(a.kind == KERNEL, part_of_name(trace)[a.name], PART_INDEX[EXPOSED_COPIES]).astype(np.int32)
+    return out
+
+
+def timeline(trace: Trace, links: Links, device: int, part: I32, step_windows: Windows) -> Timeline | None:
+    """The timeline of one device; None if none of its activities takes any time.
+
+    `part` is part_of_activity(trace); `step_windows` are the device's steps, disjoint.
+    """
+    a = trace.activities
+    here = np.flatnonzero((a.device == device) & (a.dur_ns > 0))
+    if not len(here):
+        return None
+    ts, end = a.ts_ns[here], a.end_ns[here]
+    span = (int(ts.min()), int(end.max()))
+    syncs = calls_matching(trace, "synchronising")
+    sync_ts, sync_end = trace.calls.ts_ns[syncs], trace.calls.end_ns[syncs]
+    steps = np.array(step_windows, np.int64).reshape(-1, 2)
+    edges = np.unique(np.clip(np.concatenate([
+        ts, end, sync_ts, sync_end, steps.ravel(), trace.overhead.ts_ns, trace.overhead.end_ns,
+    ]), *span))
+
+    def covered(starts: I64, ends: I64) -> B:
+        """Which stretches lie inside any of the intervals."""
+        change = np.zeros(len(edges), np.int64)
+        np.add.at(change, np.searchsorted(edges, np.clip(starts, *span)), 1)
+        np.add.at(change, np.searchsorted(edges, np.clip(ends, *span)), -1)
+        inside: B = np.cumsum(change)[:-1] > 0
+        return inside
+
+    owner = np.full(len(edges) - 1, -1, np.int32)
+    communicating = np.zeros(len(edges) - 1, bool)
+    for p in sorted(np.unique(part[here]).tolist(), reverse=True):      # the highest rank last, on top
+        mine = part[here] == p
+        inside = covered(ts[mine], end[mine])
+        owner[inside] = p
+        if PARTS[p] in COMMUNICATION.values():
+            communicating |= inside
+
+    idle = np.flatnonzero(owner < 0)
+    at = edges[idle]
+    upcoming = np.searchsorted(ts, at, "left")                          # the next activity: rows are in start order
+    idle_since = np.maximum.accumulate(end)[upcoming - 1]
+    call = links.call[here][upcoming]
+    linked = call >= 0
+    starved = linked & (links.launch_ns[here][upcoming] >= idle_since)
+
+    blocked = np.zeros(len(idle), bool)
+    sync_thread = trace.calls.thread[syncs]
+    if len(sync_ts):
+        blocked |= ~linked & covered(sync_ts, sync_end)[idle]
+        launcher = np.where(linked, trace.calls.thread[call], -1)
+        for thread in np.intersect1d(sync_thread, launcher[linked]).tolist():
+            its = sync_thread == thread
+            blocked |= (launcher == thread) & covered(sync_ts[its], sync_end[its])[idle]
+    outside = ~covered(steps[:, 0], steps[:, 1])[idle] if len(steps) else np.zeros(len(idle), bool)
+    overhead = covered(trace.overhead.ts_ns, trace.overhead.end_ns)[idle]
+    owner[idle] = np.select(
+        [blocked, starved, linked, outside, overhead],
+        [PART_INDEX[p] for p in (BLOCKED, STARVED, DEPENDENCY, OUTSIDE_STEP, OVERHEAD)],
+        PART_INDEX[UNEXPLAINED],
+    )
+    return Timeline(edges, owner, communicating)

@@ -1,0 +1,45 @@
+"""This file knows about saying times, shares and kernels in claims and evidence, the same way everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sublight.explain.view import KernelRow, View
+
+
+def ms(ns: float) -> str:
+    """Nanoseconds in the unit that reads best: 1.234 ms, 12.3 µs, 456 ns."""
+    if abs(ns) >= 1e9:
+        return f"{ns / 1e9:,.3f} s"
+    if abs(ns) >= 1e5:
+        return f"{ns / 1e6:,.3f} ms"
+    if abs(ns) >= 1e3:
+        return f"{ns / 1e3:.1f} µs"
+    return f"{ns:.0f} ns"
+
+
+def percent(share: float) -> str:
+    """A share with one decimal; small ones with two, never a plain zero for something that is there."""
+    if 0 < share < 0.0001:
+        return "< 0.01 %"
+    return f"{share:.2%}".replace("%", " %") if share < 0.01 else f"{share:.1%}".replace("%", " %")
+
+
+def of_window(view: View, ns: int) -> str:
+    """A time and its share of the window."""
+    return f"{ms(ns)} ({percent(view.share(ns))} of the window)"
+
+
+def top(rows: Iterable[KernelRow], count: int = 3) -> tuple[str, ...]:
+    """The longest kernels, one line each."""
+    return tuple(f"{row.short[:60]}: {ms(row.ns)} in {row.count} runs" for row in list(rows)[:count])
+
+
+def recording_caveats(view: View) -> tuple[str, ...]:
+    """Recording shapes and stacks slows the host down, and so inflates every time that the host causes."""
+    what = [name for name, on in (("stacks", view.trace.recording.stacks), ("shapes", view.trace.recording.shapes))
+            if on]
+    if not what:
+        return ()
+    return (f"recorded with {' and '.join(what)}, which slows the host: the real cost is smaller. "
+            "Record again without them to size it",)

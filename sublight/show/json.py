@@ -1,0 +1,102 @@
+"""This file knows about the JSON of an explanation. docs/json.md says what each key means; its schema is
+catalog/explain.schema.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sublight.explain import Explained, Explanation
+from sublight.explain.findings.sms_held import held_blocks
+from sublight.explain.headline import headline
+from sublight.explain.view import View
+from sublight.finding import Finding
+
+SCHEMA = "sublight.explain/1"
+
+
+def document(explanation: Explanation) -> dict[str, Any]:
+    """The explanation as plain values. All times are integer nanoseconds."""
+    from sublight import __version__
+
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "devices": [_device(explained) for explained in explanation.devices],
+        "quality": _quality(explanation),
+    }
+
+
+def _device(explained: Explained) -> dict[str, Any]:
+    view = explained.view
+    budget, c = view.budget, view.budget.communication
+    low, _ = view.timeline.span
+    return {
+        "rank": view.trace.rank,
+        "rank_source": view.trace.rank_source,
+        "device": view.device,
+        "device_name": view.info.name,
+        "catalog_key": view.catalogued.key if view.catalogued else None,
+        "sms": view.sms if not view.cpu_only else None,
+        "verdict": headline(view),
+        "window": view.window,
+        "window_reason": view.window_reason,
+        "windows": [[start - low, end - low] for start, end in view.windows],
+        "window_ns": budget.window_ns,
+        "span_ns": view.span_ns,
+        "busy_ns": budget.busy_ns,
+        "idle_ns": budget.idle_ns,
+        "communication": {
+            "union_ns": c.union_ns, "hidden_ns": c.hidden_ns, "exposed_ns": c.exposed_ns, "wait_ns": c.wait_ns,
+            "undivided_ns": c.undivided_ns, "held_sms": _held(view),
+        },
+        "parts": [{"name": part.name, "group": part.group, "ns": part.ns} for part in budget.parts],
+        "unclassified_share": view.unclassified_share,
+        "findings": [_finding(f) for f in explained.findings],
+        "refused": [{"what": r.what, "why": r.why, "capture": r.capture} for r in view.refusals],
+        "steps": [
+            {"label": s.label, "window_ns": s.window_ns, "busy_ns": s.busy_ns, "idle_ns": s.idle_ns,
+             "exposed_communication_ns": s.exposed_communication_ns, "activities": s.activities}
+            for s in view.step_rows
+        ],
+        "kernels": [
+            {"name": k.name, "short": k.short, "kind": k.kind, "category": k.category, "library": k.library,
+             "family": k.family, "number_format": k.number_format, "count": k.count, "ns": k.ns,
+             "grid_blocks": k.grid_blocks}
+            for k in view.kernels
+        ],
+    }
+
+
+def _held(view: View) -> int | None:
+    held = held_blocks(view)
+    return held if held is None or not view.sms else min(held, view.sms)
+
+
+def _finding(f: Finding) -> dict[str, Any]:
+    return {"code": f.code, "title": f.title, "claim": f.claim, "evidence": list(f.evidence), "action": f.action,
+            "confidence": f.confidence, "gain_ns_at_most": f.gain_ns_at_most, "caveats": list(f.caveats)}
+
+
+def _quality(explanation: Explanation) -> dict[str, Any]:
+    traces = [_trace_quality(trace, explanation) for trace in explanation.traces]
+    keys = ("events", "lost", "text_bytes")
+    return {key: sum(t[key] for t in traces) for key in keys} | {
+        "cut_short": any(t["cut_short"] for t in traces), "traces": traces,
+    }
+
+
+def _trace_quality(trace: Any, explanation: Explanation) -> dict[str, Any]:
+    q = trace.quality
+    links = next((d.view.links for d in explanation.devices if d.view.trace is trace), None)
+    return {
+        "rank": trace.rank, "files": list(q.files), "text_bytes": q.text_bytes, "events": q.events,
+        "kept": dict(q.kept), "ignored": dict(q.ignored), "lost": q.lost, "untimed": dict(q.untimed),
+        "repaired": dict(q.repaired), "cut_short": q.cut_short, "clock_ns": q.clock_ns, "notes": list(q.notes),
+        "recorded_shapes": trace.recording.shapes, "recorded_stacks": trace.recording.stacks,
+        "links": None if links is None else {
+            "activities": links.activities, "linked": links.linked, "linked_to_operator": links.linked_to_op,
+            "launches": links.launches, "launches_without_activity": links.launches_without_activity,
+            "graph_launches": links.graph_launches, "graph_ns": links.graph_ns, "kernel_ns": links.kernel_ns,
+            "before_launch": links.before_launch, "largest_lead_ns": links.largest_lead_ns,
+        },
+    }

@@ -1,0 +1,92 @@
+"""This file knows about the rows that every view of a budget shares: which parts get a line, and where bars begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublight.budget import Budget
+from sublight.explain import Explained, Explanation
+from sublight.explain.view import KernelRow, View
+from sublight.explain.words import ms, percent
+from sublight.trace import Quality
+
+SMALL = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    """A line of the waterfall: a part, or several small ones together. start_ns is where its bar begins."""
+
+    label: str
+    group: str
+    start_ns: int
+    ns: int
+
+
+def waterfall(budget: Budget) -> tuple[BarRow, ...]:
+    """Lines that sum to the window, largest first inside each group; small parts of a group share one line."""
+    out: list[BarRow] = []
+    at = 0
+    for group in ("compute", "communication", "copies", "idle"):
+        parts = sorted((p for p in budget.parts if p.group == group), key=lambda p: -p.ns)
+        small = [p for p in parts if p.ns < SMALL * budget.window_ns]
+        if len(small) < 2:
+            small = []
+        for part in parts:
+            if part not in small:
+                out.append(BarRow(part.name, group, at, part.ns))
+                at += part.ns
+        if small:
+            together = sum(p.ns for p in small)
+            out.append(BarRow(f"other {group} ({len(small)} parts)", group, at, together))
+            at += together
+    assert at == budget.window_ns, "the waterfall does not sum to the window"
+    return tuple(out)
+
+
+def title(explained: Explained, explanation: Explanation) -> str:
+    """Which file, rank and device."""
+    view = explained.view
+    trace = view.trace
+    files = trace.quality.files[0] if len(trace.quality.files) == 1 else f"{len(trace.quality.files)} files"
+    rank = "" if trace.rank is None else f" · rank {trace.rank}"
+    if trace.rank is not None and trace.world_size:
+        rank += f" of {trace.world_size}"
+    sms = f" · {view.sms} SMs" if view.sms and not view.cpu_only else ""
+    return f"{files}{rank} · {view.title}{sms}"
+
+
+def quality_line(view: View) -> str:
+    """One line of trace quality."""
+    q: Quality = view.trace.quality
+    said = [f"{q.events:,} events in {q.text_bytes / 1e6:,.1f} MB"]
+    repaired = sum(q.repaired.values())
+    said.append(f"{q.lost:,} lost, {repaired:,} repaired" if q.lost or repaired else "none lost or repaired")
+    if q.cut_short:
+        said.append("the file ends early")
+    links = view.links
+    if links is not None and links.activities:
+        said.append(f"launches linked {percent(links.linked / links.activities)}")
+        if links.launches_without_activity:
+            said.append(f"{links.launches_without_activity:,} launches without kernel")
+        said.append(f"operators linked {percent(links.linked_to_op / links.activities)}")
+        if links.graph_ns:
+            said.append(f"{percent(links.graph_ns / links.kernel_ns)} of kernel time in CUDA graphs")
+        if links.before_launch:
+            said.append(f"{links.before_launch:,} start before their launch (by up to {ms(links.largest_lead_ns)})")
+    said.append(f"unclassified {percent(view.unclassified_share)}")
+    said.append(f"clock {ms(q.clock_ns)}")
+    return "; ".join(said)
+
+
+def families(rows: tuple[KernelRow, ...], kernel_ns: int) -> list[tuple[str, str, int, int]]:
+    """(category, library and family, runs, ns), largest first."""
+    grouped: dict[tuple[str, str], list[KernelRow]] = {}
+    for row in rows:
+        origin = " · ".join(dict.fromkeys(x for x in (row.library, row.family) if x)) or "–"
+        grouped.setdefault((row.category, origin), []).append(row)
+    return sorted(
+        ((category, origin, sum(r.count for r in members), sum(r.ns for r in members))
+         for (category, origin), members in grouped.items()),
+        key=lambda entry: -entry[3],
+    )

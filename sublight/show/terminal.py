@@ -1,0 +1,165 @@
+"""This file knows about the terminal: the first screen of an explanation, and the tables behind it.
+
+80 columns, so that it can be pasted and read over a shoulder. Colours only where the terminal has them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sublight.explain import Explained, Explanation
+from sublight.explain.headline import headline
+from sublight.explain.view import View
+from sublight.explain.words import ms, percent
+from sublight.show.rows import families, quality_line, title, waterfall
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+WIDTH = 80
+BAR = 26
+STYLES = {"compute": "green", "communication": "magenta", "copies": "yellow", "idle": "red"}
+MOST_FINDINGS, MOST_KERNELS, MOST_FAMILIES, MOST_STEPS = 6, 12, 12, 12
+DETAILED = 2                      # devices shown in full; more get one line each, and the longest is shown in full
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def print_explanation(explanation: Explanation, console: Console, *, behind: bool = True) -> None:
+    """The first screen of each device, then (`behind`) its kernels and steps."""
+    devices = explanation.devices
+    if len(devices) > DETAILED:
+        console.print(_overview(explanation))
+        longest = max(devices, key=lambda d: d.view.budget.window_ns)
+        console.print(f"In full below: rank {longest.view.trace.rank}, whose window is the longest. "
+                      "All of them: --format json.", style="dim")
+        devices = (longest,)
+    for i, explained in enumerate(devices):
+        if i:
+            console.rule(style="dim")
+        first_screen(explained, explanation, console)
+        if behind:
+            _behind(explained, console)
+
+
+def first_screen(explained: Explained, explanation: Explanation, console: Console) -> None:
+    """Verdict, waterfall, findings, quality."""
+    view = explained.view
+    console.print(Text(title(explained, explanation), style="bold"))
+    console.print(Text(headline(view)))
+    console.print()
+    console.print(_waterfall(view))
+    console.print()
+    for finding in explained.findings[:MOST_FINDINGS]:
+        gain = f"  ≤ {ms(finding.gain_ns_at_most)}" if finding.gain_ns_at_most else ""
+        console.print(Text.assemble((f"{finding.code} ", "bold"), (finding.title, "bold"), (gain, "cyan")))
+        console.print(_indented(f"{finding.claim}."))
+        for line in finding.evidence[:2]:
+            console.print(_indented(f"· {line}", "dim"))
+        console.print(_indented(f"→ {finding.action}."))
+        for line in finding.caveats[:1]:
+            console.print(_indented(f"! {line}", "dim"))
+    hidden = len(explained.findings) - MOST_FINDINGS
+    if hidden > 0:
+        console.print(Text(f"and {hidden} more: --format json", style="dim"))
+    for refusal in view.refusals:
+        console.print(_indented(f"Cannot tell {refusal.what}: {refusal.why}. Capture: {refusal.capture}.", "dim", 0))
+    console.print(_indented(f"Trace: {quality_line(view)}.", "dim", 0))
+
+
+def _indented(text: str, style: str = "", by: int = 2) -> RenderableType:
+    from rich.padding import Padding
+
+    return Padding(Text(text, style=style), (0, 0, 0, by))
+
+
+def _waterfall(view: View) -> Table:
+    """One line a part, its bar beginning where the one before it ended."""
+    table = Table(box=None, padding=(0, 1, 0, 0), show_header=False, width=WIDTH)
+    table.add_column(width=36, no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(width=BAR, no_wrap=True)
+    window = view.budget.window_ns
+    for row in waterfall(view.budget):
+        bar = _bar(row.start_ns, row.ns, window)
+        style = STYLES[row.group]
+        table.add_row(row.label, ms(row.ns), percent(view.share(row.ns)), Text(bar, style=style))
+    table.add_row(Text(f"= window ({view.window})", style="bold"), Text(ms(window), style="bold"), "100 %",
+                  Text(view.window_reason[:BAR], style="dim"))
+    return table
+
+
+def _bar(start: int, length: int, window: int) -> str:
+    """A bar on a line of BAR characters, to an eighth of a character; never invisible."""
+    first, last = start * BAR * 8 // max(window, 1), (start + length) * BAR * 8 // max(window, 1)
+    pad, eighths = first // 8, max(1, last - first // 8 * 8)
+    pad = min(pad, BAR - 1)
+    return " " * pad + ("█" * (eighths // 8) + EIGHTHS[eighths % 8].strip())[: BAR - pad]
+
+
+def _overview(explanation: Explanation) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("rank", "device", "window", "compute", "exposed comm.", "idle", "first finding"):
+        table.add_column(name, justify="left" if name in ("device", "first finding") else "right", no_wrap=True)
+    for explained in explanation.devices:
+        view, budget = explained.view, explained.view.budget
+        first = explained.findings[0] if explained.findings else None
+        table.add_row(
+            str(view.trace.rank), str(view.device), ms(budget.window_ns),
+            percent(view.share(budget.group_ns("compute"))), percent(view.share(budget.communication.exposed_ns)),
+            percent(view.share(budget.idle_ns)), f"{first.code} {first.title}" if first else "–",
+        )
+    return table
+
+
+def _behind(explained: Explained, console: Console) -> None:
+    view = explained.view
+    console.print()
+    total = view.kernel_ns or 1
+    what = "operators (self time)" if view.cpu_only else "kernels"
+    kernels = tuple(r for r in view.kernels if r.kind in ("kernel", "operator"))
+    table = _table(f"{what} by category and family", "category", "library · family", "runs", "time", "share")
+    grouped = families(kernels, total)
+    for category, origin, runs, ns in grouped[:MOST_FAMILIES]:
+        table.add_row(category, origin[:30], f"{runs:,}", ms(ns), percent(ns / total))
+    if len(grouped) > MOST_FAMILIES:
+        rest = grouped[MOST_FAMILIES:]
+        table.add_row("others", f"{len(rest)} families", f"{sum(r[2] for r in rest):,}", ms(sum(r[3] for r in rest)),
+                      percent(sum(r[3] for r in rest) / total))
+    console.print(table)
+    console.print()
+    table = _table(f"{what} by name", "name", "runs", "time", "share", "grid")
+    for row in kernels[:MOST_KERNELS]:
+        table.add_row(row.short[:42], f"{row.count:,}", ms(row.ns), percent(row.ns / total),
+                      f"{row.grid_blocks:,}" if row.grid_blocks else "–")
+    if len(kernels) > MOST_KERNELS:
+        more = kernels[MOST_KERNELS:]
+        table.add_row(f"{len(more)} more", f"{sum(r.count for r in more):,}", ms(sum(r.ns for r in more)),
+                      percent(sum(r.ns for r in more) / total), "")
+    console.print(table)
+    if len(view.step_rows) > 1:
+        console.print()
+        table = _table("steps, each accounted on its own", "step", "window", "busy", "exposed comm.", "idle")
+        for step in view.step_rows[:MOST_STEPS]:
+            if step.window_ns is None:
+                table.add_row(step.label, "not in the file", "", "", "")
+            else:
+                table.add_row(step.label, ms(step.window_ns), ms(step.busy_ns or 0),
+                              ms(step.exposed_communication_ns or 0), ms(step.idle_ns or 0))
+        if len(view.step_rows) > MOST_STEPS:
+            table.add_row(f"{len(view.step_rows) - MOST_STEPS} more", "", "", "", "")
+        console.print(table)
+
+
+def _table(caption: str, *columns: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), title=caption, title_justify="left", title_style="bold",
+                  header_style="dim", width=WIDTH)
+    for name in columns:
+        left = name in ("category", "library · family", "name", "step")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True,
+                         ratio=1 if name in ("name", "library · family") else None)
+    return table
