@@ -19,7 +19,7 @@ import msgspec
 
 from sublight.errors import InputError
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 512 << 10              # larger ones leave the cache between decoding and splitting into columns
 HEAD_LIMIT_BYTES = 64 << 20
 KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|s|bp|tts|cname|sf"
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -30,6 +30,8 @@ ERROR_BYTE = re.compile(r"byte (\d+)")
 STRUCTURAL_QUOTE = re.compile(r'(?<=[{,:\[])\s*"|"(?=\s*[,:}\]])')
 
 E = TypeVar("E")
+Buffer = bytes | bytearray | memoryview
+CLOSE = ord("]")
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class Tally:
 class Codec(Generic[E]):
     """How one event's text becomes a value: a whole list at once, or one parsed object (None: not an event)."""
 
-    decode: Callable[[bytes], list[E]]
+    decode: Callable[[Buffer], list[E]]
     convert: Callable[[dict[str, Any]], E | None]
 
 
@@ -56,35 +58,42 @@ def events(blocks: Iterator[bytes], codec: Codec[E], tally: Tally, name: str) ->
 
     Raises InputError when no event list can be found.
     """
-    text = _to_first_event(blocks, tally, name)
-    while True:
-        text, ended = _fill(text, blocks)
-        if ended:
-            yield from _last(text, codec, tally)
-            return
-        cut = _cut(text)
-        if cut is None:                           # one event longer than a chunk: read on
-            grown, ended = _fill(text, blocks, len(text) + CHUNK_BYTES)
-            if ended:
-                yield from _last(grown, codec, tally)
-                return
-            text = grown
+    buffer = bytearray(b"[")                      # always `[`, then text from the start of an event on
+    buffer += _to_first_event(blocks, tally, name)
+    size = CHUNK_BYTES
+    while _fill(buffer, blocks, size):
+        cut = _cut(buffer)
+        if cut is None:                           # one event is longer than a chunk: read on
+            size *= 2
             continue
+        size = CHUNK_BYTES
         end, next_start = cut
-        try:
-            batch = codec.decode(b"[" + text[:end] + b"]")
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            closed = _list_end(error, text, end)
-            if closed is not None:
-                yield from _last(text + b"".join(blocks), codec, tally)
-                return
-            batch, rest = _salvage(text[:end], codec, tally)
-            if rest is not None:
+        batch, error = _decoded(buffer, end, codec)
+        if error is not None:
+            text = bytes(buffer[1:end])
+            if _list_end(error, text) is not None:
+                break
+            batch, behind = _salvage(text, codec, tally)
+            if behind is not None:
                 yield batch
-                yield from _last(rest + text[end:] + b"".join(blocks), codec, tally, in_tail=True)
+                yield from _behind(behind + bytes(buffer[end:]) + b"".join(blocks), codec, tally)
                 return
-        text = text[next_start:]
+        del buffer[1:next_start]
         yield batch
+    yield from _last(bytes(buffer[1:]) + b"".join(blocks), codec, tally)
+
+
+def _decoded(buffer: bytearray, end: int, codec: Codec[E]) -> tuple[list[E], Exception | None]:
+    """The events of buffer[:end], decoded in place: the byte at `end` serves as the closing bracket meanwhile."""
+    kept, buffer[end] = buffer[end], CLOSE
+    view = memoryview(buffer)[: end + 1]
+    try:
+        return codec.decode(view), None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return [], error
+    finally:
+        view.release()
+        buffer[end] = kept
 
 
 def _to_first_event(blocks: Iterator[bytes], tally: Tally, name: str) -> bytes:
@@ -117,18 +126,17 @@ def _to_first_event(blocks: Iterator[bytes], tally: Tally, name: str) -> bytes:
     return text[first.start() :]
 
 
-def _fill(text: bytes, blocks: Iterator[bytes], size: int = CHUNK_BYTES) -> tuple[bytes, bool]:
-    parts, have = [text], len(text)
-    while have < size:
+def _fill(buffer: bytearray, blocks: Iterator[bytes], size: int) -> bool:
+    """Grow the buffer to a size; False when the blocks end before."""
+    while len(buffer) < size:
         block = next(blocks, None)
         if block is None:
-            return b"".join(parts), True
-        parts.append(block)
-        have += len(block)
-    return b"".join(parts), False
+            return False
+        buffer += block
+    return True
 
 
-def _cut(text: bytes) -> tuple[int, int] | None:
+def _cut(text: bytearray) -> tuple[int, int] | None:
     """(end of the last complete event, start of the one after it): the last `}, {` of the text that is followed
     by an event's first key."""
     window = 1 << 16
@@ -143,8 +151,8 @@ def _cut(text: bytes) -> tuple[int, int] | None:
         window *= 8
 
 
-def _list_end(error: Exception, text: bytes, end: int) -> int | None:
-    """Where the list of events closed, if that is why decoding `[` + text + `]` failed: just behind its `]`."""
+def _list_end(error: Exception, text: bytes) -> int | None:
+    """Where the list of events closed, if that is why decoding `[` + text (+ `]`) failed: just behind its `]`."""
     if "trailing characters" not in str(error):
         return None
     found = ERROR_BYTE.search(str(error))
@@ -152,7 +160,7 @@ def _list_end(error: Exception, text: bytes, end: int) -> int | None:
         return None
     # The byte named is the first that does not belong (or the one after it), in a text with one `[` in front.
     closed = text.rfind(b"]", 0, max(0, int(found[1]) - 1)) + 1
-    if closed > end or text[closed : int(found[1]) - 2].strip() or not _is_tail(text[closed:]):
+    if text[closed : int(found[1]) - 2].strip() or not _is_tail(text[closed:]):
         return None
     return closed or None
 
@@ -162,37 +170,35 @@ def _is_tail(text: bytes) -> bool:
     return re.match(rb'\s*(?:$|\}|,\s*")', text) is not None
 
 
-def _last(text: bytes, codec: Codec[E], tally: Tally, in_tail: bool = False) -> Iterator[list[E]]:
+def _last(text: bytes, codec: Codec[E], tally: Tally) -> Iterator[list[E]]:
     """The rest of the file: events, the end of their list, and the keys behind it."""
-    rest: bytes = text if in_tail else b""
-    if not in_tail:
-        try:
-            yield codec.decode(b"[" + text)
-            return
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            closed = _list_end(error, text, len(text))
-            batch: list[E] | None = None
-            if closed is not None:
-                rest = text[closed:]
-                try:
-                    batch = codec.decode(b"[" + text[:closed])
-                except (msgspec.MsgspecError, UnicodeDecodeError):
-                    batch = None
-            if batch is None:
-                batch, behind = _salvage(text, codec, tally)
-                tally.cut_short = behind is None
-                rest = behind or b""
-            yield batch
-    # Keys behind the list; if events follow all the same, the list had been closed by damage.
-    again, text = [], rest
+    closed: int | None = len(text)
+    try:
+        yield codec.decode(b"[" + text)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        closed = _list_end(error, text)
+        batch: list[E] | None = None
+        if closed is not None:
+            try:
+                batch = codec.decode(b"[" + text[:closed])
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                closed = None
+        if batch is None:
+            batch, behind = _salvage(text, codec, tally)
+            closed = None if behind is None else len(text) - len(behind)
+            tally.cut_short = closed is None
+        yield batch
+    yield from _behind(b"" if closed is None else text[closed:], codec, tally)
+
+
+def _behind(text: bytes, codec: Codec[E], tally: Tally) -> Iterator[list[E]]:
+    """The keys behind the list of events; where events follow all the same, damage had closed the list."""
     while (start := _next_event(text)) is not None and not _well_formed_tail(text):
         tally.repaired["list of events closed too early"] += 1
-        rest = text[:start]
         batch, behind = _salvage(text[start:], codec, tally)
-        again.append(batch)
+        yield batch
         text = behind or b""
-    tally.tail = text or rest
-    yield from again
+    tally.tail = text
 
 
 def _next_event(text: bytes) -> int | None:

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Union
 
 import msgspec
 import numpy as np
 
 from sublight.device import DeviceInfo
-from sublight.observe.events import Codec, Tally, events
+from sublight.observe.events import Buffer, Codec, Tally, events
 from sublight.observe.source import Damage, label, open_bytes
 from sublight.trace import (
     KERNEL, MEMCPY, MEMSET, NO_ID, Activities, Calls, I32, I64, Ops, Quality, Ranges, Recording, Trace, in_order,
@@ -35,18 +37,26 @@ CALL_KINDS = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "Driver", "hip
 OP_KINDS = frozenset({"cpu_op", "Operator"})
 ANNOTATION_KINDS = frozenset({"user_annotation", "UserAnnotation"})
 OVERHEAD_KINDS = frozenset({"overhead", "Overhead"})
+KEPT = frozenset(DEVICE_KINDS) | CALL_KINDS | OP_KINDS | ANNOTATION_KINDS | OVERHEAD_KINDS
+# Read, counted, and not needed for time accounting.
+KNOWN_IGNORED = frozenset({
+    "python_function", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "gpu_user_annotation", "Trace",
+    "cpu_instant_event", "forward_backward", "cuda_sync", "cuda_event", "mtia_ccp_events", "collective_comm",
+})
+PHASES = {"M": "metadata", "i": "instant", "I": "instant", "s": "flow", "f": "flow", "t": "flow", "C": "counter",
+          "B": "begin/end", "E": "begin/end", "b": "begin/end", "e": "begin/end", "n": "begin/end"}
 
 EXACT_BELOW_US = float(1 << 43)          # a double holds nanoseconds of microsecond counts up to here
+LARGE_STAMP = re.compile(rb'"ts"\s*:\s*"?\d{13,}\.')      # from 1e12 on; below, a double holds the nanoseconds
+SHAPES_KEY = re.compile(rb'"Input [Dd]ims"')
+SHAPES_WITHIN = 100_000                  # events: where operators have shapes, one of the first ones has
 FARTHEST_NS = 1 << 62
 DISPLACED_GAP_NS = 3600 * 10**9
 
 
-NOT_SAID = msgspec.Raw(b"")
-
-
 class Args(msgspec.Struct, gc=False, rename={
     "external_id": "External id", "external_id_2021": "external id", "nbytes": "bytes",
-    "graph_node": "graph node id", "dims": "Input Dims", "dims_2021": "Input dims",
+    "graph_node": "graph node id",
 }):
     correlation: Any = None
     external_id: Any = None
@@ -57,11 +67,22 @@ class Args(msgspec.Struct, gc=False, rename={
     block: Any = None
     nbytes: Any = None
     graph_node: Any = None
-    dims: msgspec.Raw = NOT_SAID
-    dims_2021: msgspec.Raw = NOT_SAID
+
+
+class CallArgs(msgspec.Struct, gc=False):
+    correlation: Any = None
+
+
+class OpArgs(msgspec.Struct, gc=False, rename={
+    "external_id": "External id", "external_id_2021": "external id",
+}):
+    external_id: Any = None
+    external_id_2021: Any = None
 
 
 class Event(msgspec.Struct, gc=False):
+    """An event of any category: the tolerant way, for chunks that the typed way below refuses."""
+
     ph: Any = None
     cat: Any = None
     name: Any = None
@@ -70,6 +91,18 @@ class Event(msgspec.Struct, gc=False):
     ts: Any = None
     dur: Any = None
     args: Args | None = None
+
+
+def _struct_of(category: str) -> type[msgspec.Struct]:
+    """The struct of one category: only the fields that its table needs, none for those that are only counted."""
+    fields: list[Any] = []
+    if category in KEPT:
+        fields = [(f, Any, None) for f in ("ph", "name", "pid", "tid", "ts", "dur")]
+        args: Any = (Args if category in DEVICE_KINDS else CallArgs if category in CALL_KINDS else
+                     OpArgs if category in OP_KINDS else None)
+        if args is not None:
+            fields.append(("args", args | None, None))
+    return msgspec.defstruct("Typed", fields, tag_field="cat", tag=category, gc=False)
 
 
 class ExactTime(msgspec.Struct, gc=False):
@@ -91,8 +124,34 @@ class Head(msgspec.Struct):
     profile_memory: Any = None
 
 
-_decode = msgspec.json.Decoder(list[Event]).decode
+_decode_any = msgspec.json.Decoder(list[Event]).decode
 _decode_exact = msgspec.json.Decoder(list[ExactTime]).decode
+
+
+class _Decoder:
+    """Decodes chunks by category; learns categories that it has not met, so that they cost one slow chunk each."""
+
+    MOST_CATEGORIES = 200
+
+    def __init__(self) -> None:
+        self.category_of: dict[type, str] = {}
+        self._learn(KEPT | KNOWN_IGNORED)
+
+    def _learn(self, categories: Iterable[str]) -> None:
+        self.category_of |= {_struct_of(category): category for category in sorted(categories)}
+        union: Any = Union[tuple(self.category_of)]  # noqa: UP007   (made at run time)
+        self._typed = msgspec.json.Decoder(list[union]).decode
+
+    def __call__(self, text: Buffer) -> list[Any]:
+        try:
+            return self._typed(text)
+        except msgspec.ValidationError:
+            batch = _decode_any(text)
+        known = set(self.category_of.values())
+        new = {e.cat for e in batch if isinstance(e.cat, str)} - known
+        if new and len(known) + len(new) <= self.MOST_CATEGORIES:
+            self._learn(new)
+        return batch
 
 
 def _convert(value: dict[str, Any]) -> Event | None:
@@ -107,7 +166,7 @@ def _convert(value: dict[str, Any]) -> Event | None:
         if isinstance(args, dict):
             event.args = Args(**{
                 f.name: args[f.encode_name] for f in msgspec.structs.fields(Args)
-                if f.encode_name in args and not f.name.startswith("dims")
+                if f.encode_name in args
             })
         return event
 
@@ -123,22 +182,27 @@ def read_kineto(path: str, *, progress: Progress | None = None) -> Trace:
     `Trace.quality`. Raises InputError when the input holds no event list at all.
     """
     damage, tally = Damage(), Tally()
-    columns = _Columns()
+    decoder = _Decoder()
+    columns = _Columns(decoder.category_of)
     with _no_garbage_collection():
         blocks = _watched(open_bytes(path, damage), damage, progress)
-        for batch, text in _batches(blocks, tally, label(path)):
+        for batch, text in _batches(blocks, decoder, columns, tally, label(path)):
             columns.add(batch, text)
     return _finish(columns, tally, damage, label(path))
 
 
-def _batches(blocks: Iterator[bytes], tally: Tally, name: str) -> Iterator[tuple[list[Event], bytes]]:
-    """Each list of events together with the text that it came from (empty when it had to be mended)."""
+def _batches(
+    blocks: Iterator[bytes], decoder: _Decoder, columns: _Columns, tally: Tally, name: str
+) -> Iterator[tuple[list[Any], bytes]]:
+    """Each list of events, with the text that it came from where stamps may need decoding to the last digit."""
     last = b""
 
-    def decode(text: bytes) -> list[Event]:
+    def decode(text: Buffer) -> list[Any]:
         nonlocal last
-        batch = _decode(text)
-        last = text
+        batch = decoder(text)
+        if not columns.saw_shapes and columns.events < SHAPES_WITHIN:
+            columns.saw_shapes = SHAPES_KEY.search(text) is not None
+        last = bytes(text) if LARGE_STAMP.search(text, 0, 4096) else b""
         return batch
 
     for batch in events(blocks, Codec(decode, _convert), tally, name):
@@ -168,12 +232,41 @@ def _no_garbage_collection() -> Iterator[None]:
 # ---------------------------------------------------------------- events to columns
 
 
+class _Ids(dict[Any, int]):
+    """Numbers things in the order in which they are first asked for."""
+
+    def __missing__(self, key: Any) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+class _Exact:
+    """The time stamps of a batch to the last digit, decoded from its text only if somebody needs them."""
+
+    def __init__(self, batch: list[Any], text: bytes) -> None:
+        self._batch, self._text = batch, text
+        self._stamps: dict[int, ExactTime] | None = None
+
+    def stamps(self) -> dict[int, ExactTime]:
+        """By the identity of the event; empty where the text had to be mended."""
+        if self._stamps is None:
+            self._stamps = {}
+            try:
+                exact = _decode_exact(self._text) if self._text else []
+            except msgspec.MsgspecError:
+                exact = []
+            if exact:
+                self._stamps = {id(e): stamp for e, stamp in zip(self._batch, exact, strict=True)}
+        return self._stamps
+
+
 @dataclass(slots=True)
 class _Columns:
     """Columns as lists of arrays, one a chunk."""
 
-    names: dict[str, int] = field(default_factory=dict)
-    threads: dict[tuple[Any, Any], int] = field(default_factory=dict)
+    category_of: dict[type, str]
+    names: _Ids = field(default_factory=_Ids)
+    threads: _Ids = field(default_factory=_Ids)
     device: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     calls: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     ops: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
@@ -188,17 +281,19 @@ class _Columns:
     saw_stacks: bool = False
     fractions: bool = False                        # of a microsecond, in any time stamp
 
-    def add(self, batch: list[Event], text: bytes) -> None:
+    def add(self, batch: list[Any], text: bytes) -> None:
         self.events += len(batch)
-        groups: defaultdict[Any, list[Event]] = defaultdict(list)
-        try:
-            for e in batch:
-                groups[e.cat].append(e)
-        except TypeError:                          # a category that is a list or an object
-            groups.clear()
-            for e in batch:
-                groups[e.cat if isinstance(e.cat, str) else None].append(e)
-        exact = self._exact_times(batch, text)
+        by_type: dict[type, list[Any]] = {kind: [] for kind in (*self.category_of, Event)}
+        put = {kind: members.append for kind, members in by_type.items()}
+        for e in batch:
+            put[type(e)](e)
+        untyped = by_type.pop(Event)
+        groups: defaultdict[str | None, list[Any]] = defaultdict(
+            list, {self.category_of[kind]: members for kind, members in by_type.items() if members}
+        )
+        for e in untyped:
+            groups[e.cat if isinstance(e.cat, str) else None].append(e)
+        exact = _Exact(batch, text)
         for category, group in groups.items():
             if category in DEVICE_KINDS:
                 self._device_events(group, DEVICE_KINDS[category], exact)
@@ -210,23 +305,18 @@ class _Columns:
                 self._host_events(self.annotations, group, exact)
             elif category in OVERHEAD_KINDS:
                 self._host_events(self.overhead, group, exact)
+            elif category is not None and category not in KNOWN_IGNORED and type(group[0]) is not Event:
+                self.ignored["other"] += len(group)
             else:
                 self._ignore(category, group)
-
-    def _exact_times(self, batch: list[Event], text: bytes) -> dict[int, ExactTime] | None:
-        """Where a double cannot hold the stamps' nanoseconds, the stamps again, as decimals, by event identity."""
-        first = next((e.ts for e in batch if isinstance(e.ts, float)), 0.0)
-        if first < EXACT_BELOW_US or not text:
-            return None
-        try:
-            stamps = _decode_exact(text)
-        except msgspec.MsgspecError:
-            return None
-        return {id(e): stamp for e, stamp in zip(batch, stamps, strict=True)}
 
     def _ignore(self, category: Any, group: list[Event]) -> None:
         if category == "python_function":
             self.saw_stacks = True
+        if type(group[0]) is not Event:
+            typed = len(group)
+            group = [e for e in group if type(e) is Event] if type(group[-1]) is Event else []
+            self.ignored[str(category)] += typed - len(group)
         phases = Counter(e.ph if isinstance(e.ph, str) else None for e in group)
         for phase, count in phases.items():
             if phase is None or not phase:
@@ -237,44 +327,38 @@ class _Columns:
             else:
                 self.ignored[PHASES.get(phase, "other")] += count
 
-    def _times(self, group: list[Event], exact: dict[int, ExactTime] | None) -> tuple[I64, I64, list[Event]]:
+    def _times(self, group: list[Event], exact: _Exact) -> tuple[I64, I64, list[Event]]:
         """Start and duration in nanoseconds, of the events that have usable ones; the events kept."""
-        if exact is not None:
-            group, ts, dur = self._one_by_one(group, exact)
-            return ts, dur, group
-        ts_us, dur_us = np.array([e.ts for e in group]), np.array([e.dur for e in group])
-        if ts_us.dtype.kind not in "if" or dur_us.dtype.kind not in "if":
-            group, ts, dur = self._one_by_one(group, None)
-            return ts, dur, group
+        try:
+            ts_us = np.fromiter([e.ts for e in group], np.float64, len(group))
+            dur_us = np.fromiter([e.dur for e in group], np.float64, len(group))
+        except (TypeError, ValueError, OverflowError):
+            return self._one_by_one(group, exact)
         fine = np.isfinite(ts_us) & np.isfinite(dur_us) & (np.abs(ts_us) < FARTHEST_NS // 1000)
         fine &= np.abs(dur_us) < FARTHEST_NS // 1000
         if not fine.all():
             self._not_timed("no usable time stamp", int((~fine).sum()))
             group = [e for e, ok in zip(group, fine.tolist(), strict=True) if ok]
             ts_us, dur_us = ts_us[fine], dur_us[fine]
+        if len(ts_us) and ts_us.max() >= EXACT_BELOW_US and (ts_us % 1).any():
+            return self._one_by_one(group, exact)
         return self._to_ns(ts_us), self._to_ns(dur_us), group
 
     def _to_ns(self, us: Any) -> I64:
         """Microseconds to nanoseconds without losing the last digit: the fraction is rounded on its own."""
-        if us.dtype.kind == "i":
-            out: I64 = us.astype(np.int64) * 1000
-            return out
         whole = np.floor(us)
         rest = np.rint((us - whole) * 1000.0)
         self.fractions = self.fractions or bool(rest.any())
-        out = whole.astype(np.int64) * 1000 + rest.astype(np.int64)
+        out: I64 = whole.astype(np.int64) * 1000 + rest.astype(np.int64)
         return out
 
-    def _one_by_one(
-        self, group: list[Event], exact: dict[int, ExactTime] | None
-    ) -> tuple[list[Event], I64, I64]:
+    def _one_by_one(self, group: list[Event], exact: _Exact) -> tuple[I64, I64, list[Event]]:
+        """The slow way: text as numbers, stamps too large for a double."""
         kept, ts, dur = [], [], []
+        stamps = exact.stamps()
         for e in group:
-            stamp = exact.get(id(e)) if exact else None
-            start = _ns(stamp.ts if stamp else e.ts)
-            length = _ns(stamp.dur if stamp else e.dur)
-            if length is None and e.dur is None and start is not None and e.ph == "X":
-                length = None                       # a span without a length is no span
+            stamp = stamps.get(id(e))
+            start, length = _ns(stamp.ts if stamp else e.ts), _ns(stamp.dur if stamp else e.dur)
             if start is None or length is None:
                 self._not_timed("no usable time stamp", 1)
                 continue
@@ -282,14 +366,14 @@ class _Columns:
             kept.append(e)
             ts.append(start)
             dur.append(length)
-        return kept, np.array(ts, np.int64), np.array(dur, np.int64)
+        return np.array(ts, np.int64), np.array(dur, np.int64), kept
 
     def _not_timed(self, reason: str, count: int) -> None:
         self.untimed[reason] += count
 
     def _spans(self, group: list[Event]) -> list[Event]:
         """Those that are spans; begin/end pairs and instants carry no duration and are only counted."""
-        if all(e.ph == "X" for e in group):
+        if [e.ph for e in group].count("X") == len(group):
             return group
         spans = [e for e in group if e.ph == "X"]
         for e in group:
@@ -304,13 +388,13 @@ class _Columns:
     def _name_ids(self, group: list[Event]) -> I32:
         names = self.names
         try:
-            return np.array([names.setdefault(e.name, len(names)) for e in group], np.int32)
+            return np.fromiter([names[e.name] for e in group], np.int32, len(group))
         except TypeError:
             pass
         texts = [e.name if isinstance(e.name, str) else "(no name)" for e in group]
-        return np.array([names.setdefault(t, len(names)) for t in texts], np.int32)
+        return np.array([names[t] for t in texts], np.int32)
 
-    def _device_events(self, group: list[Event], kind: int, exact: dict[int, ExactTime] | None) -> None:
+    def _device_events(self, group: list[Event], kind: int, exact: _Exact) -> None:
         ts, dur, group = self._times(self._spans(group), exact)
         if not group:
             return
@@ -333,7 +417,7 @@ class _Columns:
         out["block"].append(_triples([a.block for a in args]))
 
     def _host_events(
-        self, out: dict[str, list[Any]], group: list[Event], exact: dict[int, ExactTime] | None, *,
+        self, out: dict[str, list[Any]], group: list[Event], exact: _Exact, *,
         correlated: bool = False, with_external_id: bool = False,
     ) -> None:
         ts, dur, group = self._times(self._spans(group), exact)
@@ -344,30 +428,25 @@ class _Columns:
         out["name"].append(self._name_ids(group))
         threads = self.threads
         try:
-            ids = [threads.setdefault((e.pid, e.tid), len(threads)) for e in group]
+            ids = [threads[e.pid, e.tid] for e in group]
         except TypeError:
-            ids = [threads.setdefault((str(e.pid), str(e.tid)), len(threads)) for e in group]
-        out["thread"].append(np.array(ids, np.int32))
+            ids = [threads[str(e.pid), str(e.tid)] for e in group]
+        out["thread"].append(np.fromiter(ids, np.int32, len(ids)))
         if correlated:
-            out["correlation"].append(_ids([a.correlation if (a := e.args) is not None else None for e in group]))
+            out["correlation"].append(_from_args(group, "correlation"))
         if with_external_id:
-            out["external_id"].append(_ids([
-                None if (a := e.args) is None else a.external_id if a.external_id is not None
-                else a.external_id_2021
-                for e in group
-            ]))
-            if not self.saw_shapes:
-                self.saw_shapes = any(
-                    e.args is not None and (len(bytes(e.args.dims)) or len(bytes(e.args.dims_2021))) for e in group
-                )
+            out["external_id"].append(_from_args(group, "external_id", "external_id_2021"))
 
 
-KNOWN_IGNORED = frozenset({
-    "python_function", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "gpu_user_annotation", "Trace",
-    "cpu_instant_event", "forward_backward", "mtia_ccp_events", "collective_comm",
-})
-PHASES = {"M": "metadata", "i": "instant", "I": "instant", "s": "flow", "f": "flow", "t": "flow", "C": "counter",
-          "B": "begin/end", "E": "begin/end", "b": "begin/end", "e": "begin/end", "n": "begin/end"}
+def _from_args(group: list[Event], key: str, older_key: str | None = None) -> I64:
+    """An id from each event's arguments; NO_ID where there is none."""
+    get, older = attrgetter(key), attrgetter(older_key or key)
+    try:
+        return np.fromiter([get(e.args) for e in group], np.int64, len(group))
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        found = ((None if e.args is None else get(e.args) if get(e.args) is not None else older(e.args))
+                 for e in group)
+        return np.array([_id(value) for value in found], np.int64)
 
 
 def _ns(us: Any) -> int | None:
@@ -398,13 +477,12 @@ def _id(value: Any) -> int:
 
 
 def _ids(values: list[Any]) -> I64:
+    if values.count(None) == len(values):
+        return np.full(len(values), NO_ID)
     try:
-        array = np.array(values)
-        if array.dtype.kind == "i":
-            return array.astype(np.int64, copy=False)
-    except (OverflowError, ValueError):
-        pass
-    return np.array([_id(v) for v in values], np.int64)
+        return np.fromiter(values, np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_id(v) for v in values], np.int64)
 
 
 def _small(values: list[Any]) -> I32:
@@ -421,10 +499,9 @@ def _counts(values: list[Any]) -> I64:
 
 def _triples(values: list[Any]) -> I32:
     try:
-        array = np.array(values)
-        if array.dtype.kind == "i" and array.shape == (len(values), 3):
-            return np.clip(array, 0, (1 << 31) - 1).astype(np.int32)
-    except (OverflowError, ValueError):
+        if [*map(len, values)].count(3) == len(values):
+            return np.fromiter(chain.from_iterable(values), np.int32, 3 * len(values)).reshape(-1, 3)
+    except (TypeError, ValueError, OverflowError):
         pass
     rows = [
         [min(max(_id(x), 0), (1 << 31) - 1) for x in v] if isinstance(v, list) and len(v) == 3 else [0, 0, 0]

@@ -19,7 +19,7 @@ from typing import IO
 
 from sublight.errors import InputError
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 256 << 10
 HTTP_TIMEOUT_S = 60
 MAX_LAYERS = 3                      # a .zip of a .json.gz is real; a tower of archives is an attack
 
@@ -145,7 +145,7 @@ def _gunzip(raw: IO[bytes], damage: Damage) -> Iterator[bytes]:
     for block in _blocks(raw):
         while block:
             try:
-                text = inflate.decompress(block, 8 * BLOCK_BYTES)
+                text = inflate.decompress(block, BLOCK_BYTES)
             except zlib.error:
                 damage.cut_short = True
                 return
@@ -180,7 +180,7 @@ def _unzstd(raw: IO[bytes], damage: Damage) -> Iterator[bytes]:
 
 def _unzip(raw: IO[bytes], name: str, damage: Damage, layers: int) -> Iterator[bytes]:
     """The one trace in a zip. A zip's index is at its end, so a stream is spooled to a temporary file first."""
-    with tempfile.SpooledTemporaryFile(max_size=64 * BLOCK_BYTES) as spool:
+    with tempfile.SpooledTemporaryFile(max_size=64 << 20) as spool:
         for block in _blocks(raw):
             spool.write(block)
         try:
