@@ -1,0 +1,36 @@
+# Every command of the project. `make demo` and `make test` do all the set-up on a fresh machine with Python 3.11.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test check lint types docs bench clean
+
+demo: $(READY)          ## explain the bundled traces
+	@$(BIN)/sublight demo
+
+test: $(READY)          ## the tests that take seconds
+	$(BIN)/python -m pytest -m "not heavy"
+
+check: lint types       ## what CI runs: lint, types, every test, the examples of the docs
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+docs: $(READY)          ## make the pictures and pages that come from the program itself
+	$(BIN)/python docs/make_docs.py
+
+bench: $(READY)         ## how to measure our own speed against peers; see bench/README.md
+	@cat bench/README.md
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@

@@ -1,0 +1,31 @@
+"""Where the real traces lie, and what to do where they do not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+DATA = Path(os.environ.get("SUBLIGHT_DATA", Path(__file__).parent.parent / "../shared/data")).resolve()
+
+KINETO = {
+    "h800": "kineto/h800_moe_ep64_train.json.gz",
+    "b200": "kineto/b200_vllm_tp8_eager.json.gz",
+    "a100": "kineto/a100_ddp_rank0.json.gz",
+    "h100": "kineto/h100_qwen15_05b.json.gz",
+}
+
+
+def shared(relative: str) -> Path:
+    """A file of the shared data; the test skips, saying why, where it is absent."""
+    path = DATA / relative
+    if not path.exists():
+        pytest.skip(f"{relative} is not there: set SUBLIGHT_DATA to the folder of the real traces")
+    return path
+
+
+def all_kineto() -> list[str]:
+    """Every shared Kineto trace, as paths relative to the data folder; the known ones where it is absent."""
+    found = [str(p.relative_to(DATA)) for p in sorted((DATA / "kineto").rglob("*.json*"))]
+    return found or list(KINETO.values())
