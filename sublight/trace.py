@@ -180,8 +180,19 @@ def merge(parts: list[Trace]) -> Trace:
         devices={i: d for part in reversed(parts) for i, d in part.devices.items()},
         activities=joined("activities"), calls=joined("calls"), ops=joined("ops"),
         annotations=joined("annotations"), overhead=joined("overhead"),
+        recording=_joint_recording([part.recording for part in parts]),
         quality=_sum_quality([part.quality for part in parts]),
     )
+
+
+def _joint_recording(parts: list[Recording]) -> Recording:
+    """What any of the files says was recorded was; None only where none of them says."""
+    def flag(attribute: str) -> bool | None:
+        said = [getattr(part, attribute) for part in parts if getattr(part, attribute) is not None]
+        return any(said) if said else None
+
+    return Recording(flag("shapes"), flag("stacks"), flag("memory"),
+                     next((part.backend for part in parts if part.backend), None))
 
 
 def in_order(table: Any) -> Any:

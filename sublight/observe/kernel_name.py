@@ -90,8 +90,8 @@ def classify(name: str) -> KernelName:
         full,
         short,
         rule.category,
-        rule.library,
-        rule.family,
+        library=next((library for regex, library in _readers("namespace") if regex.search(function)), rule.library),
+        family=rule.family,
         number_format=rule.number_format or _number_format(typed[:_LOOK]),
         tile=_tile(typed[:_LOOK]) if rule.category in _HAS_TILE else None,
         rule=rule.id,
@@ -123,7 +123,8 @@ def rules() -> tuple[Rule, ...]:
 
 @cache
 def _readers(table: str) -> tuple[tuple[re.Pattern[str], str], ...]:
-    return tuple((re.compile(t["match"], re.VERBOSE), t.get("format", "")) for t in _catalogue()[table])
+    """The patterns of a smaller table of the catalogue, each with the word that it stands for."""
+    return tuple((re.compile(t["match"], re.VERBOSE), t.get("format") or t.get("library", "")) for t in _catalogue()[table])
 
 
 def _number_format(typed: str) -> str | None:
@@ -177,7 +178,7 @@ def _identifiers(symbol: str) -> str:
                 arguments.append(literal[1].replace("n", "-"))
             elif arguments is not None and token in ("Dd", "De"):
                 arguments.append("__bf16" if token == "Dd" else "_Float16")
-            joins = token.startswith("S")
+            joins = False
             continue
         word, at = symbol[at : at + int(token)], at + int(token)
         if word.startswith("_GLOBAL__N"):

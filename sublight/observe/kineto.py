@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from itertools import chain
 from operator import attrgetter
@@ -52,6 +52,7 @@ SHAPES_KEY = re.compile(rb'"Input [Dd]ims"')
 SHAPES_WITHIN = 100_000                  # events: where operators have shapes, one of the first ones has
 FARTHEST_NS = 1 << 62
 DISPLACED_GAP_NS = 3600 * 10**9
+OVERRUN_SUCCESSORS = 8
 
 
 class Args(msgspec.Struct, gc=False, rename={
@@ -629,7 +630,7 @@ def _thread_labels(threads: dict[tuple[Any, Any], int]) -> tuple[tuple[str, ...]
 
 
 def _keep(table: Any, rows: Any) -> Any:
-    return type(table)(**{f: getattr(table, f)[rows] for f in type(table).__slots__})
+    return replace(table, **{f.name: getattr(table, f.name)[rows] for f in fields(table)})
 
 
 def _forward_only(table: Any, untimed: Counter[str]) -> Any:
@@ -664,34 +665,31 @@ def _usable_times(activities: Activities, base_ns: int, untimed: Counter[str]) -
 
 
 def _clip_overruns(activities: Activities) -> tuple[Activities, int]:
-    """Cut durations that run past whole successors on their own stream (TraceLens#669).
+    """Cut durations that run past many whole successors on their own stream (TraceLens#669).
 
-    A stream is in order: a kernel may overlap its successor (programmatic dependent launch), but it cannot outlast
-    two of them. Kernels of CUDA graphs are left alone: branches of a graph do run side by side.
+    A stream is in order. A kernel may overlap its successor or two (programmatic dependent launch), and branches of
+    a CUDA graph do run side by side; but eight kernels that ran one after another cannot all have begun and ended
+    while the one before them still ran.
     """
-    a = activities
-    shared = np.zeros(len(a.ts_ns), bool)
-    _, inverse, counts = np.unique(a.correlation, return_inverse=True, return_counts=True)
-    shared |= (counts[inverse] > 1) | (a.graph_node != NO_ID)
-    order = np.lexsort((a.ts_ns, a.stream, a.device))
-    ends, starts = a.end_ns[order], a.ts_ns[order]
-    track = a.device[order].astype(np.int64) * (1 << 40) + a.stream[order]
-    n = len(order)
-    if n < 3:
+    a, many = activities, OVERRUN_SUCCESSORS
+    n = len(a.ts_ns)
+    if n <= many:
         return activities, 0
+    order = np.lexsort((a.ts_ns, a.stream, a.device))
+    starts, ends = a.ts_ns[order], a.end_ns[order]
+    track = a.device[order].astype(np.int64) * (1 << 40) + a.stream[order]
+    in_turn = np.concatenate([[0], np.cumsum((starts[1:] >= ends[:-1]) & (ends[1:] > starts[1:]))])
     over = np.zeros(n, bool)
-    same = (track[:-2] == track[1:-1]) & (track[1:-1] == track[2:])
-    later = (ends[1:-1] > starts[:-2]) & (ends[2:] > starts[1:-1])            # successors that take time
-    apart = starts[2:] >= ends[1:-1]                                          # and do not themselves overlap
-    over[:-2] = same & later & apart & (ends[:-2] > ends[2:]) & (starts[:-2] < starts[1:-1])
-    over &= ~shared[order]
-    if not over.any():
+    turns = in_turn[many:] - in_turn[1 : n - many + 1]               # of the successors 1 … many, one after another
+    over[: n - many] = (track[: n - many] == track[many:]) & (turns == many - 1) & (ends[: n - many] > ends[many:])
+    _, inverse, counts = np.unique(a.correlation, return_inverse=True, return_counts=True)
+    over &= ~((counts[inverse] > 1) | (a.graph_node != NO_ID))[order]
+    rows = np.flatnonzero(over)
+    if not len(rows):
         return activities, 0
     duration = a.dur_ns.copy()
-    rows = np.flatnonzero(over)
     duration[order[rows]] = starts[rows + 1] - starts[rows]
-    clipped = type(a)(**{f: duration if f == "dur_ns" else getattr(a, f) for f in type(a).__slots__})
-    return in_order(clipped), len(rows)
+    return in_order(replace(a, dur_ns=duration)), len(rows)
 
 
 def _devices(properties: Any) -> dict[int, DeviceInfo]:
