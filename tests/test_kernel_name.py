@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a kernel's name is as long as it is
 """The rules that read a kernel's name: they know what they know, and nothing else."""
 
 import random
@@ -27,12 +28,12 @@ def test_every_category_has_a_rule() -> None:
 def test_an_example_hits_its_own_rule_and_none_before(rule: Rule, example: str) -> None:
     told = classify(example)
     assert (told.rule, told.category) == (rule.id, rule.category)
-    assert told.library == rule.library or told.library is not None  # a namespace may say more
+    assert told.library is not None or rule.library is None  # a namespace may know better than the rule
 
 
 # ---- precision: no rule may match any name ---------------------------------------------------------------------
 
-SYLLABLES = "ba ko zu mi ten dor vel sar nim qua pos lu fi gra hin tol ser bec wan jy cro pla dun fer osk".split()
+SYLLABLES = re.findall("..", "bakozumitevesanimuposufigahitosebewajycopadufeskornalupiretavo")
 WRAPPERS = (
     "{a}", "{a}_kernel", "fused_{a}", "{a}_{b}_kernel", "_{a}_fwd", "void {a}<float, 4>(int, float*)",
     "void {a}::{b}<__half, 128, true>({a}::Params)", "{a}::detail::{b}(float const*, int)", "{A}{B}Kernel",
@@ -90,15 +91,21 @@ def shuffled(name: str, rng: random.Random) -> str:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_real_names_with_shuffled_letters_stay_unclassified(seed: int) -> None:
-    # Identifiers of up to five letters come back whole by chance (1 in 120): 1 in 1,000 names is let pass for that.
     rng = random.Random(seed)
     names = [shuffled(demangled(example), rng) for _, example in EXAMPLES]
     hits = [(name, classify(name).rule) for name in names if classify(name).rule is not None]
-    assert len(hits) <= len(names) // 1000, hits
+    assert hits == []
 
 
 def test_a_word_inside_another_word_is_not_that_word() -> None:
-    for name in ("europeans_kernel", "adamant_step", "gemmology", "scissor_kernel", "attentive_reader", "propel_fwd"):
+    for name in (
+        "europeans_kernel",
+        "adamant_step",
+        "gemmology",
+        "scissor_kernel",
+        "attentive_reader",
+        "propel_fwd",
+    ):
         assert classify(name).category == "unclassified", name
 
 
@@ -161,7 +168,7 @@ def test_builtin_types_that_are_newer_than_the_cpp_run_time_are_spelled_out() ->
         ("bf16", (128, 64), "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<(int)128, (int)128, (int)64, (int)4, "
          "(bool)0, (bool)0, cutlass::bfloat16_t>>(flash::Flash_fwd_params)"),
         ("fp8 e4m3", (128, 128), "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext"),
-        ("fp8", (64, 112, 128), "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 2112u, 7168u, 1u, 64u, "
+        ("fp8 e4m3", (64, 112, 128), "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 2112u, 7168u, 1u, 64u, "
          "112u, 128u, 128u, 128u, 128u, 6u, 4u, 128u, 128u, 1u, false, 132u, (deep_gemm::GemmType)0>(float*)"),
         ("bf16", (128, 176, 128), "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<"
          "flash::CollectiveMainloopFwdSm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, "
@@ -174,6 +181,21 @@ def test_builtin_types_that_are_newer_than_the_cpp_run_time_are_spelled_out() ->
 def test_number_format_and_tile(number_format: str | None, tile: tuple[int, ...] | None, name: str) -> None:
     assert classify(name).tile == tile
     assert classify(name).number_format == number_format
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        ("vLLM", "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)"),
+        ("SGLang", "void sglang::cross_device_reduce_1stage<__nv_bfloat16, 8>(sglang::RankData*)"),
+        ("FlashInfer", "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_twoshot_sync<1>(int)"),
+        ("TensorRT-LLM", "void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_twoshot_sync<1>(int)"),
+        ("CUTLASS", "void cutlass::device_kernel<vllm::enable_sm90_or_later<cutlass::gemm::kernel::GemmUniversal<int>>>(int)"),
+        (None, "my_rmsnorm_kernel"),
+    ],
+)  # fmt: skip
+def test_library_is_whose_namespace_it_is(library: str | None, name: str) -> None:
+    assert classify(name).library == library
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 from sublight.device import Device, DeviceInfo, find
 from sublight.errors import InputError
 from sublight.explain import host
+from sublight.explain.columns import present
 from sublight.explain.findings import FINDINGS
 from sublight.explain.links import Links, link
 from sublight.explain.refusals import refusals
@@ -72,7 +73,7 @@ def _device_views(trace: Trace, wanted: Window, override: Device | None) -> list
     kind, step_marks = marks(trace)
     part = part_of_activity(trace)
     views = []
-    for device in np.unique(trace.activities.device).tolist():
+    for device in present(trace.activities.device):
         steps = steps_on(trace, links, step_marks, device)
         step_windows = union([s.window for s in steps if s.window])
         line = timeline(trace, links, device, part, step_windows)

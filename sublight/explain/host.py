@@ -18,6 +18,7 @@ from importlib import resources
 import numpy as np
 
 from sublight.budget import COMMUNICATION, OUTSIDE_OPS, PART_INDEX
+from sublight.explain.columns import distinct, present
 from sublight.explain.steps import Mark
 from sublight.explain.timeline import Timeline
 from sublight.trace import I32, I64, Trace
@@ -44,8 +45,7 @@ def category_of_operator(name: str) -> str:
 def busy_threads(trace: Trace) -> tuple[int, ...]:
     """Threads that run operators, the busiest first."""
     count = np.bincount(trace.ops.thread, weights=trace.ops.dur_ns, minlength=len(trace.threads))
-    used = np.unique(trace.ops.thread)
-    return tuple(sorted(used.tolist(), key=lambda t: (-count[t], t)))
+    return tuple(sorted(present(trace.ops.thread), key=lambda t: (-count[t], t)))
 
 
 def innermost(ts_ns: I64, end_ns: I64) -> tuple[I64, I64, I32]:
@@ -89,7 +89,7 @@ def thread_timeline(
     if not len(row):
         return None
     names = trace.names
-    part_of = {i: _part(names[i]) for i in np.unique(trace.ops.name[mine]).tolist()}
+    part_of = {i: _part(names[i]) for i in present(trace.ops.name[mine])}
     part = np.array([part_of[i] for i in trace.ops.name[mine[row]].tolist()], np.int32)
 
     marks = np.array([(m.start_ns, m.end_ns) for m in step_marks], np.int64).reshape(-1, 2)
@@ -100,7 +100,7 @@ def thread_timeline(
     table = trace.annotations
     collective = in_flight[table.name] & (table.thread != thread) if len(table.name) else np.zeros(0, bool)
     comm_ts, comm_end = table.ts_ns[collective], table.end_ns[collective]
-    edges = np.unique(np.clip(np.concatenate([
+    edges = distinct(np.clip(np.concatenate([
         [low, high], start_ns, end_ns, comm_ts, comm_end, marks.ravel(),
     ]), low, high))
 

@@ -10,11 +10,9 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sublight.explain.columns import B, among, present
 from sublight.trace import I32, I64, KERNEL, NO_ID, Trace
-
-B = NDArray[np.bool_]
 
 
 @cache
@@ -26,9 +24,9 @@ def runtime_catalog() -> dict[str, Any]:
 def calls_matching(trace: Trace, pattern: str) -> B:
     """Which calls of the trace have a name that the pattern of catalog/runtime.toml finds. Shape: calls."""
     search = re.compile(runtime_catalog()["calls"][pattern]).search
-    used = np.unique(trace.calls.name)
+    used = present(trace.calls.name)
     table = np.zeros(len(trace.names) + 1, bool)
-    table[[i for i in used.tolist() if search(trace.names[i])]] = True
+    table[[i for i in used if search(trace.names[i])]] = True
     out: B = table[trace.calls.name]
     return out
 
@@ -65,15 +63,14 @@ def link(trace: Trace) -> Links:
     launch_ns = np.where(found, c.ts_ns[call] if len(c.ts_ns) else 0, 0)
     lead = np.where(found, launch_ns - a.ts_ns, 0)
     kernels = a.kind == KERNEL
-    op_ids = trace.ops.external_id[trace.ops.external_id != NO_ID]
     launching = calls_matching(trace, "launching") & ~_captured(trace)
-    has_activity = np.isin(c.correlation, a.correlation)
-    lost = launching & ~has_activity
+    lost = launching.copy()
+    lost[launching] = ~among(c.correlation[launching], a.correlation)
     graph_call = calls_matching(trace, "graph_launching")
     under_graph = found & (graph_call[call] if len(c.ts_ns) else False) & kernels
     return Links(
         call=call, launch_ns=launch_ns, activities=len(call), linked=int(found.sum()),
-        linked_to_op=int((np.isin(a.external_id, op_ids) & (a.external_id != NO_ID)).sum()),
+        linked_to_op=int(among(a.external_id, trace.ops.external_id).sum()),
         launches=int(launching.sum()), launches_without_activity=int(lost.sum()), lost_launch=lost,
         graph_launches=int(graph_call.sum()), graph_ns=int(a.dur_ns[under_graph].sum()),
         kernel_ns=int(a.dur_ns[kernels].sum()),

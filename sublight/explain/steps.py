@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sublight.explain.columns import present
 from sublight.explain.links import Links, runtime_catalog
 from sublight.trace import Trace
 
@@ -42,7 +43,7 @@ def marks(trace: Trace) -> tuple[str | None, tuple[Mark, ...]]:
     for row in runtime_catalog()["step"]:
         pattern = re.compile(row["match"])
         labels = {
-            i: found for i in np.unique(table.name).tolist() if (found := pattern.match(trace.names[i]))
+            i: found for i in present(table.name) if (found := pattern.match(trace.names[i]))
         }
         rows = [r for r in range(len(table.name)) if int(table.name[r]) in labels]
         found: list[Mark] = []

@@ -15,7 +15,8 @@ from sublight.budget import (
     BLOCKED, COMMUNICATION, COMPUTE, DEPENDENCY, EXPOSED_COPIES, OUTSIDE_STEP, OVERHEAD, PART_INDEX, PARTS, STARVED,
     UNEXPLAINED, Budget, Communication, Part,
 )
-from sublight.explain.links import B, Links, calls_matching
+from sublight.explain.columns import B, distinct, present
+from sublight.explain.links import Links, calls_matching
 from sublight.observe.kernel_name import classify
 from sublight.trace import I32, I64, KERNEL, Trace
 
@@ -74,7 +75,7 @@ def part_of_name(trace: Trace) -> I32:
     """For each name of the trace that a kernel has: the part that owns its time. Shape: names."""
     out = np.full(len(trace.names) + 1, PART_INDEX["unclassified"], np.int32)
     a = trace.activities
-    for i in np.unique(a.name[a.kind == KERNEL]).tolist():
+    for i in present(a.name[a.kind == KERNEL]):
         category = classify(trace.names[i]).category
         out[i] = PART_INDEX[COMMUNICATION.get(category, category)]
     return out
@@ -101,7 +102,7 @@ def timeline(trace: Trace, links: Links, device: int, part: I32, step_windows: W
     syncs = calls_matching(trace, "synchronising")
     sync_ts, sync_end = trace.calls.ts_ns[syncs], trace.calls.end_ns[syncs]
     steps = np.array(step_windows, np.int64).reshape(-1, 2)
-    edges = np.unique(np.clip(np.concatenate([
+    edges = distinct(np.clip(np.concatenate([
         ts, end, sync_ts, sync_end, steps.ravel(), trace.overhead.ts_ns, trace.overhead.end_ns,
     ]), *span))
 
@@ -115,7 +116,7 @@ def timeline(trace: Trace, links: Links, device: int, part: I32, step_windows: W
 
     owner = np.full(len(edges) - 1, -1, np.int32)
     communicating = np.zeros(len(edges) - 1, bool)
-    for p in sorted(np.unique(part[here]).tolist(), reverse=True):      # the highest rank last, on top
+    for p in reversed(present(part[here])):      # the highest rank last, on top
         mine = part[here] == p
         inside = covered(ts[mine], end[mine])
         owner[inside] = p

@@ -9,6 +9,7 @@ import numpy as np
 
 from sublight.budget import COMMUNICATION, PARTS, Budget
 from sublight.device import Device, DeviceInfo
+from sublight.explain.columns import present
 from sublight.explain.links import Links
 from sublight.explain.steps import Step
 from sublight.explain.timeline import Timeline
@@ -167,7 +168,7 @@ def kernel_rows(trace: Trace, rows: I64, inside_ns: I64, part: I32) -> tuple[Ker
 def operator_rows(trace: Trace, rows: I64, inside_ns: I64, part: I32) -> tuple[KernelRow, ...]:
     """A thread's stretches collapsed by operator: self time. `rows` index Trace.ops, once a stretch."""
     out = []
-    for i in np.unique(trace.ops.name[rows]).tolist():
+    for i in present(trace.ops.name[rows]):
         mine = trace.ops.name[rows] == i
         label = PARTS[int(part[mine][0])]
         category = next((c for c, p in COMMUNICATION.items() if p == label), label)

@@ -58,29 +58,65 @@ def events(blocks: Iterator[bytes], codec: Codec[E], tally: Tally, name: str) ->
 
     Raises InputError when no event list can be found.
     """
-    buffer = bytearray(b"[")                      # always `[`, then text from the start of an event on
-    buffer += _to_first_event(blocks, tally, name)
+    text = _Text(_to_first_event(blocks, tally, name))
     size = CHUNK_BYTES
-    while _fill(buffer, blocks, size):
-        cut = _cut(buffer)
+    while text.fill(blocks, size):
+        cut = _cut(text.buffer, text.used)
         if cut is None:                           # one event is longer than a chunk: read on
             size *= 2
             continue
         size = CHUNK_BYTES
         end, next_start = cut
-        batch, error = _decoded(buffer, end, codec)
+        batch, error = _decoded(text.buffer, end, codec)
         if error is not None:
-            text = bytes(buffer[1:end])
-            if _list_end(error, text) is not None:
+            damaged = bytes(text.buffer[1:end])
+            if _list_end(error, damaged) is not None:
                 break
-            batch, behind = _salvage(text, codec, tally)
+            batch, behind = _salvage(damaged, codec, tally)
             if behind is not None:
                 yield batch
-                yield from _behind(behind + bytes(buffer[end:]) + b"".join(blocks), codec, tally)
+                yield from _behind(behind + text.rest(end) + b"".join(blocks), codec, tally)
                 return
-        del buffer[1:next_start]
+        text.drop(next_start)
         yield batch
-    yield from _last(bytes(buffer[1:]) + b"".join(blocks), codec, tally)
+    yield from _last(text.rest(1) + b"".join(blocks), codec, tally)
+
+
+class _Text:
+    """Text from the start of an event on, behind a `[`, in one buffer that is filled again and again: fresh memory
+    for each chunk would cost as much as decoding it."""
+
+    def __init__(self, text: bytes) -> None:
+        self.buffer = bytearray(CHUNK_BYTES * 2)
+        self.used = 0
+        self._add(b"[")
+        self._add(text)
+
+    def _add(self, block: bytes) -> None:
+        end = self.used + len(block)
+        if end > len(self.buffer):
+            self.buffer.extend(bytes(max(end, 2 * len(self.buffer)) - len(self.buffer)))
+        self.buffer[self.used : end] = block
+        self.used = end
+
+    def fill(self, blocks: Iterator[bytes], size: int) -> bool:
+        """Grow to a size; False when the blocks end before."""
+        while self.used < size:
+            block = next(blocks, None)
+            if block is None:
+                return False
+            self._add(block)
+        return True
+
+    def drop(self, until: int) -> None:
+        """Forget what stands before a place."""
+        rest = self.rest(until)
+        self.used = 1
+        self._add(rest)
+
+    def rest(self, start: int) -> bytes:
+        """What stands from a place on."""
+        return bytes(memoryview(self.buffer)[start : self.used])
 
 
 def _decoded(buffer: bytearray, end: int, codec: Codec[E]) -> tuple[list[E], Exception | None]:
@@ -126,25 +162,14 @@ def _to_first_event(blocks: Iterator[bytes], tally: Tally, name: str) -> bytes:
     return text[first.start() :]
 
 
-def _fill(buffer: bytearray, blocks: Iterator[bytes], size: int) -> bool:
-    """Grow the buffer to a size; False when the blocks end before."""
-    while len(buffer) < size:
-        block = next(blocks, None)
-        if block is None:
-            return False
-        buffer += block
-    return True
-
-
-def _cut(text: bytearray) -> tuple[int, int] | None:
+def _cut(text: bytearray, used: int) -> tuple[int, int] | None:
     """(end of the last complete event, start of the one after it): the last `}, {` of the text that is followed
     by an event's first key."""
-    window = 1 << 16
+    window = 1 << 14
     while True:
-        start = max(0, len(text) - window)
-        for found in reversed(list(BETWEEN_EVENTS.finditer(text, start))):
-            head = EVENT_START.match(text, found.end())
-            if head:
+        start = max(0, used - window)
+        for found in reversed(list(BETWEEN_EVENTS.finditer(text, start, used))):
+            if EVENT_START.match(text, found.end(), used):
                 return found.start() + 1, found.end()
         if start == 0:
             return None

@@ -1,7 +1,7 @@
 """What the name of a GPU kernel tells: its category, library, family, number format and tile.
 
-`classify` is a pure function of the name. What it knows is data, in `catalog/kernels.toml`: an ordered list of
-rules, the first that matches decides. Nothing matches by default: a name that tells nothing is "unclassified".
+`classify` is a pure function of the name. What it knows is data, in `catalog/kernels.toml`: an ordered list
+of rules, the first that matches decides. No rule is a default: a name that tells nothing is "unclassified".
 """
 
 import re
@@ -72,6 +72,9 @@ class Rule:
     number_format: str | None
     examples: tuple[str, ...]
 
+    def matches(self, function: str, full: str) -> bool:
+        return bool(self.match.search(function) and (self.inside is None or self.inside.search(full)))
+
 
 @lru_cache(maxsize=65536)
 def classify(name: str) -> KernelName:
@@ -83,17 +86,18 @@ def classify(name: str) -> KernelName:
     full = demangled(name)
     typed, function = _function(full)
     short = typed if len(typed) <= len(function) + _ELIDE else _elided(typed, function)
-    rule = next((r for r in rules() if r.match.search(function) and (not r.inside or r.inside.search(full))), None)
+    rule = next((rule for rule in rules() if rule.matches(function, full)), None)
     if rule is None:
         return KernelName(full, short, "unclassified", None, None, None, None, None)
+    told = typed[:_LOOK]
     return KernelName(
         full,
         short,
         rule.category,
-        library=next((library for regex, library in _readers("namespace") if regex.search(function)), rule.library),
+        library=_first("namespace", function) or rule.library,
         family=rule.family,
-        number_format=rule.number_format or _number_format(typed[:_LOOK]),
-        tile=_tile(typed[:_LOOK]) if rule.category in _HAS_TILE else None,
+        number_format=rule.number_format or _first("format", told),
+        tile=_tile(told) if rule.category in _HAS_TILE else None,
         rule=rule.id,
     )
 
@@ -122,25 +126,26 @@ def rules() -> tuple[Rule, ...]:
 
 
 @cache
-def _readers(table: str) -> tuple[tuple[re.Pattern[str], str], ...]:
+def _patterns(table: str) -> tuple[tuple[re.Pattern[str], str | None], ...]:
     """The patterns of a smaller table of the catalogue, each with the word that it stands for."""
-    return tuple((re.compile(t["match"], re.VERBOSE), t.get("format") or t.get("library", "")) for t in _catalogue()[table])
+    rows = _catalogue()[table]
+    return tuple((re.compile(t["match"], re.VERBOSE), t.get("format") or t.get("library")) for t in rows)
 
 
-def _number_format(typed: str) -> str | None:
-    return next((number_format for regex, number_format in _readers("format") if regex.search(typed)), None)
+def _first(table: str, text: str) -> str | None:
+    return next((word for pattern, word in _patterns(table) if pattern.search(text)), None)
 
 
 def _tile(typed: str) -> tuple[int, ...] | None:
-    for regex, _ in _readers("tile"):
-        if found := regex.search(typed):
+    for pattern, _ in _patterns("tile"):
+        if found := pattern.search(typed):
             return tuple(int(side) for side in found.groups() if side)
     return None
 
 
-# ---- from a symbol to the name of a function -------------------------------------------------------------------
+# ---- from a symbol to the name of a function ---------------------------------------------------------------
 
-# Older C++ run times do not know these two builtin types; decimal ones stand in for them, which no kernel uses.
+# Older C++ run times lack these two builtin types; decimal ones, which no kernel uses, stand in for them.
 _BUILTIN = (("DF16b", "Dd", "decimal64", "__bf16"), ("DF16_", "De", "decimal128", "_Float16"))
 
 
@@ -153,28 +158,28 @@ def demangled(name: str) -> str:
         symbol = symbol.replace(code, stand_in)
     try:
         full = str(cxxfilt.demangle(symbol))
-    except cxxfilt.Error:  # not a whole symbol, too new, or no C++ run time on this machine
+    except (cxxfilt.Error, UnicodeError):  # not a whole symbol, too new, or no C++ run time on this machine
         return _identifiers(symbol)
     for _, _, stand_in, spelled in _BUILTIN:
         full = full.replace(stand_in, spelled)
     return full
 
 
-_TOKEN = re.compile(r"\d+|L[a-z]n?\d+E|Dd|De|S[\dA-Z]*_|T\d*_|A\d+_|.", re.DOTALL)
+_TOKEN = re.compile(r"[0-9]{1,4}|L[a-z]n?[0-9]+E|Dd|De|S[0-9A-Z]*_|T[0-9]*_|A[0-9]+_|.", re.DOTALL)
 
 
 def _identifiers(symbol: str) -> str:
-    """`_ZN2ck3addILi4EN3c104HalfEEEvPT_` -> `ck::add<4, c10::Half>`: enough to classify by, not to compile."""
+    """`_ZN2ck3addILi4EN3c104HalfEEEvPT_` -> `ck::add<4, c10::Half>`: enough to classify by."""
     function: list[str] = []
     arguments: list[str] | None = None
     joins = False
     at = 2
     while found := _TOKEN.match(symbol, at):
         token, at = found[0], found.end()
-        if not token.isdigit():
+        if not "0" <= token[0] <= "9":
             if token == "I" or (function and arguments is None and token not in "NKL"):
                 arguments = arguments if arguments is not None else []
-            if arguments is not None and (literal := re.fullmatch(r"L[a-z](n?\d+)E", token)):
+            if arguments is not None and (literal := re.fullmatch(r"L[a-z](n?[0-9]+)E", token)):
                 arguments.append(literal[1].replace("n", "-"))
             elif arguments is not None and token in ("Dd", "De"):
                 arguments.append("__bf16" if token == "Dd" else "_Float16")
@@ -194,7 +199,8 @@ def _identifiers(symbol: str) -> str:
 
 
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|\b_?GLOBAL__N_\w*::")
-_TRITON_SIGNATURE = re.compile(r"_0(?:de?|c)?1(?:de?|c)?[\ddce]*$")  # Triton 2 appends which arguments divide by 16
+# Triton 2 appends which arguments are divisible by 16: `_fwd_kernel_0d1d2d3de4`
+_TRITON_SIGNATURE = re.compile(r"_0(?:de?|c)?1(?:de?|c)?[\ddce]*$")
 
 
 def _function(full: str) -> tuple[str, str]:

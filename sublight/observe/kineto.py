@@ -98,7 +98,8 @@ def _struct_of(category: str) -> type[msgspec.Struct]:
     """The struct of one category: only the fields that its table needs, none for those that are only counted."""
     fields: list[Any] = []
     if category in KEPT:
-        fields = [(f, Any, None) for f in ("ph", "name", "pid", "tid", "ts", "dur")]
+        # Whatever has a start and a length is a span: the phase need not be decoded.
+        fields = [("name", str), ("ts", int | float), ("dur", int | float), ("pid", Any, None), ("tid", Any, None)]
         args: Any = (Args if category in DEVICE_KINDS else CallArgs if category in CALL_KINDS else
                      OpArgs if category in OP_KINDS else None)
         if args is not None:
@@ -374,11 +375,11 @@ class _Columns:
 
     def _spans(self, group: list[Event]) -> list[Event]:
         """Those that are spans; begin/end pairs and instants carry no duration and are only counted."""
-        if [e.ph for e in group].count("X") == len(group):
+        if type(group[-1]) is not Event:
             return group
-        spans = [e for e in group if e.ph == "X"]
+        spans = [e for e in group if type(e) is not Event or e.ph == "X"]
         for e in group:
-            if e.ph != "X":
+            if type(e) is Event and e.ph != "X":
                 if isinstance(e.ph, str) and e.ph:
                     self.ignored[PHASES.get(e.ph, "other")] += 1
                 else:
@@ -488,7 +489,7 @@ def _ids(values: list[Any]) -> I64:
 
 def _small(values: list[Any]) -> I32:
     ids = _ids(values)
-    ids = np.where((ids >= -1) & (ids < 1 << 16), ids, 0)
+    ids = np.where((ids >= 0) & (ids < 1 << 16), ids, 0)
     return ids.astype(np.int32)
 
 
@@ -682,6 +683,8 @@ def _clip_overruns(activities: Activities) -> tuple[Activities, int]:
     over = np.zeros(n, bool)
     turns = in_turn[many:] - in_turn[1 : n - many + 1]               # of the successors 1 … many, one after another
     over[: n - many] = (track[: n - many] == track[many:]) & (turns == many - 1) & (ends[: n - many] > ends[many:])
+    if not over.any():
+        return activities, 0
     _, inverse, counts = np.unique(a.correlation, return_inverse=True, return_counts=True)
     over &= ~((counts[inverse] > 1) | (a.graph_node != NO_ID))[order]
     rows = np.flatnonzero(over)

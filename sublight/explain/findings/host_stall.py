@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sublight.budget import OUTSIDE_OPS, PART_INDEX
-from sublight.explain.view import View
+from sublight.explain.view import View, inside
 from sublight.explain.words import ms, of_window
 from sublight.finding import Finding
 
@@ -27,13 +27,15 @@ def find(view: View) -> Iterable[Finding]:
     starts = ops.ts_ns[mine]
     ends_order = mine[np.argsort(ops.end_ns[mine], kind="stable")]
     ends = ops.end_ns[ends_order]
-    for low, high in _joined(line.edges_ns[idle], line.edges_ns[idle + 1]):
-        if not any(start <= low < end for start, end in view.windows):
+    stretches = _joined(line.edges_ns[idle], line.edges_ns[idle + 1])
+    lows, highs = np.array(stretches, np.int64).reshape(-1, 2).T
+    for low, high, ns in zip(lows, highs, inside(lows, highs, view.windows).tolist(), strict=True):
+        if not ns:
             continue
         before, after = np.searchsorted(ends, low, "right") - 1, np.searchsorted(starts, high, "left")
         pair = (view.trace.names[ops.name[ends_order[before]]] if before >= 0 else "the start",
                 view.trace.names[ops.name[mine[after]]] if after < len(mine) else "the end")
-        gaps.setdefault(pair, []).append(high - low)
+        gaps.setdefault(pair, []).append(ns)
     for (before_name, after_name), lengths in sorted(gaps.items(), key=lambda kv: -sum(kv[1])):
         total = sum(lengths)
         if view.share(total) < SMALLEST_SHARE:

@@ -17,7 +17,7 @@ def find(view: View) -> Iterable[Finding]:
     """Fires where such kernels own at least 10 % of the busy time."""
     owned = {part: view.budget[part] for part in PARTS}
     total = sum(owned.values())
-    if total < SMALLEST_SHARE * view.budget.busy_ns:
+    if not total or total < SMALLEST_SHARE * view.budget.busy_ns:
         return
     yield Finding(
         CODE, TITLE,

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sublight.explain.view import View, is_kernel
+from sublight.explain.view import View, inside, is_kernel
 from sublight.explain.words import ms, of_window, percent, top
 from sublight.finding import Finding
+from sublight.trace import I64
 
 CODE, TITLE = "SL203", "many short kernels"
 SHORT_NS = 5_000             # about what a launch costs the host: 2 to 5 µs without a profiler
@@ -20,10 +21,12 @@ def find(view: View) -> Iterable[Finding]:
     kernels = is_kernel(view)
     if len(kernels) < 20:
         return
-    ns = view.inside_ns[kernels]
+    rows_of = view.rows[kernels]
+    a = view.trace.activities
+    ns = a.dur_ns[rows_of]                     # not as cut by the window, which makes no kernel short
     short = ns < SHORT_NS
-    total = int(ns[short].sum())
-    if short.mean() < MANY or total < SMALLEST_SHARE * view.budget.busy_ns:
+    total = _covered(a.ts_ns[rows_of[short]], a.end_ns[rows_of[short]], view)
+    if short.mean() < MANY or not total or total < SMALLEST_SHARE * view.budget.busy_ns:
         return
     rows = [row for row in view.kernels if row.kind == "kernel" and row.ns < SHORT_NS * row.count]
     yield Finding(
@@ -35,3 +38,11 @@ def find(view: View) -> Iterable[Finding]:
         "Fuse them (torch.compile, fused norm/activation/quantise kernels) or replay them in a CUDA graph",
         "medium", total, ("an upper limit: fused work does not vanish",),
     )
+
+
+def _covered(ts_ns: I64, end_ns: I64, view: View) -> int:
+    """Time of the window in which at least one of these runs: side by side they cost it once. Rows in start order."""
+    reached = np.maximum.accumulate(end_ns)
+    before = np.concatenate([ts_ns[:1], reached[:-1]])
+    start = np.maximum(ts_ns, before)
+    return int(inside(start, np.maximum(start, end_ns), view.windows).sum())

@@ -1,0 +1,242 @@
+"""Write the small traces that the pages of docs use: one fact each, with times that can be checked by hand.
+
+    python docs/examples/make.py                  # into docs/examples
+
+None was recorded. Times are microseconds after the first activity; drawings show the device unless they say host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tests"))
+
+from kineto import Kineto  # noqa: E402   (the builder of the tests)
+
+GEMM = "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT"
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
+)
+CAST = "void transformer_engine::cast_transpose<__nv_bfloat16, __nv_fp8_e4m3>(int)"
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+NOTIFY = "void deep_ep::internode::notify_dispatch<false, 8>(int const*)"
+DISPATCH = "void deep_ep::internode::dispatch<false, 8, false, 8>(int4*, float*)"
+COMPUTE, COMM = 7, 20  # streams
+ORIGIN = 1_000  # µs between the base of the file and the first activity: room for the launches before it
+
+
+class Page:
+    """A trace in microseconds after its first activity. Activities without `at` were launched long before."""
+
+    def __init__(self, **options: Any) -> None:
+        self.trace = Kineto(**options)
+        self._launched = -900
+
+    def kernel(self, name: str, start: float, end: float, *, at: float | None = None, stream: int = COMPUTE,
+               blocks: int = 132, linked: bool = True, **more: Any) -> None:
+        launch = self._launch(at) if linked else None
+        self.trace.kernel(name, ns(start), ns(end), stream=stream, grid=(blocks, 1, 1), launch=launch, **more)
+
+    def copy(self, kind: str, start: float, end: float, *, nbytes: int) -> None:
+        self.trace.memcpy(kind, ns(start), ns(end), nbytes=nbytes, launch=self._launch(None))
+
+    def wait(self, name: str, start: float, end: float) -> None:
+        self.trace.call(name, ns(start), ns(end))
+
+    def step(self, number: int, start: float, end: float) -> None:
+        self.trace.step(number, ns(start), ns(end))
+
+    def _launch(self, at: float | None) -> tuple[int, int]:
+        if at is None:
+            at, self._launched = self._launched, self._launched + 10
+        return ns(at), ns(at + 4)
+
+
+def ns(us: float) -> int:
+    return round((us + ORIGIN) * 1_000)
+
+
+def exposed() -> Page:
+    """   compute  ├─ gemm 0–4000 ─┤               ├─ gemm 6000–10000 ─┤
+          comm.               ├─ all-reduce 3000–6000 ─┤
+                              hidden ┘└ exposed 2000 ┘                      """
+    page = Page()
+    page.step(1, -950, -800)
+    page.kernel(GEMM, 0, 4_000)
+    page.kernel(ALL_REDUCE, 3_000, 6_000, stream=COMM, blocks=24)
+    page.kernel(GEMM, 6_000, 10_000)
+    return page
+
+
+def sms_held() -> Page:
+    """   compute  ├──────── gemm 0–10000, 112 blocks ────────┤
+          comm.    ├──── dispatch 0–8000, 20 blocks ───┤                """
+    page = Page()
+    page.step(1, -950, -800)
+    page.kernel(GEMM, 0, 10_000, blocks=112)
+    page.kernel(DISPATCH, 0, 8_000, stream=COMM, blocks=20)
+    return page
+
+
+def waiting() -> Page:
+    """   compute  ├─ gemm 0–2000 ─┤                                ├─ gemm 5000–10000 ─┤
+          comm.    ├───── notify 0–3000 ─────┤├─ dispatch 3000–5000 ─┤                      """
+    page = Page()
+    page.step(1, -950, -800)
+    page.kernel(GEMM, 0, 2_000)
+    page.kernel(NOTIFY, 0, 3_000, stream=COMM, blocks=9)
+    page.kernel(DISPATCH, 3_000, 5_000, stream=COMM, blocks=20)
+    page.kernel(GEMM, 5_000, 10_000)
+    return page
+
+
+def starved() -> Page:
+    """   host                                    launch at 5990 ┐
+          device   ├─ gemm 0–4000 ─┤    idle 2000              ├─ gemm 6000–10000 ─┤   """
+    page = Page()
+    page.step(1, -950, 7_000)
+    page.kernel(GEMM, 0, 4_000)
+    page.kernel(GEMM, 6_000, 10_000, at=5_990)
+    return page
+
+
+def blocked() -> Page:
+    """   host         ├──── cudaStreamSynchronize 500–6000 ────┤  launch at 6190 ┐
+          device   ├ gemm 0–4000 ┤├ copy –4010 ┤  blocked 1990  │ starved 190    ├ gemm 6200–10000 ┤   """
+    page = Page()
+    page.step(1, -950, 7_000)
+    page.kernel(GEMM, 0, 4_000)
+    page.copy("DtoH", 4_000, 4_010, nbytes=4)
+    page.wait("cudaStreamSynchronize", 500, 6_000)
+    page.kernel(GEMM, 6_200, 10_000, at=6_190)
+    return page
+
+
+def short_kernels() -> Page:
+    """A gemm of 400 µs, then 40 additions of 3 µs, one every 10 µs, each launched 5 µs before it starts."""
+    page = Page()
+    page.step(1, -950, 900)
+    page.kernel(GEMM, 0, 400)
+    for i in range(40):
+        page.kernel(ADD, 410 + 10 * i, 413 + 10 * i, at=405 + 10 * i)
+    return page
+
+
+def host_copies() -> Page:
+    """   ├─ gemm 0–4000 ─┤├─ copy from pageable host memory 4000–6000 ─┤├─ gemm 6000–10000 ─┤   """
+    page = Page()
+    page.step(1, -950, -800)
+    page.kernel(GEMM, 0, 4_000)
+    page.copy("Memcpy HtoD (Pageable -> Device)", 4_000, 6_000, nbytes=12_000_000)
+    page.kernel(GEMM, 6_000, 10_000)
+    return page
+
+
+def unclassified() -> Page:
+    """   ├─ gemm 0–9000 ─┤├─ zumiko_kernel 9000–10000 ─┤   a name that says nothing   """
+    page = Page()
+    page.step(1, -950, -800)
+    page.kernel(GEMM, 0, 9_000)
+    page.kernel("zumiko_kernel", 9_000, 10_000)
+    return page
+
+
+def memory_bound() -> Page:
+    """   ├─ gemm 0–6000 ─┤├─ cast 6000–8500 ─┤├─ add 8500–10000 ─┤   """
+    page = Page()
+    page.step(1, -950, -800)
+    page.kernel(GEMM, 0, 6_000)
+    page.kernel(CAST, 6_000, 8_500)
+    page.kernel(ADD, 8_500, 10_000)
+    return page
+
+
+def graphs() -> Page:
+    """   host     cudaGraphLaunch at -20, another at 420
+          device   ├ gemm 0–100 ┤ 10 ├ add 110–200 ┤ 10 ├ gemm 210–400 ┤  30  ├ gemm 430–530 ┤ …   """
+    page = Page()
+    page.step(1, -950, 900)
+    for offset, at in ((0, -20), (430, 420)):
+        page.trace.graph_launch((ns(at), ns(at + 8)), [
+            (GEMM, ns(offset), ns(offset + 100), COMPUTE),
+            (ADD, ns(offset + 110), ns(offset + 200), COMPUTE),
+            (GEMM, ns(offset + 210), ns(offset + 400), COMPUTE),
+        ])
+    return page
+
+
+def incomplete() -> Page:
+    """Four launches; one has no kernel in the file.   ├ gemm 0–1000 ┤  ?  ├ gemm 2000–4000 ┤├ –6000 ┤   """
+    page = Page()
+    page.step(1, -950, -800)
+    page.kernel(GEMM, 0, 1_000)
+    page.trace.call("cudaLaunchKernel", ns(-600), ns(-596))
+    page.kernel(GEMM, 2_000, 4_000)
+    page.kernel(GEMM, 4_000, 6_000)
+    return page
+
+
+def no_steady_step() -> Page:
+    """Four steps of one gemm each; the first, of 5000 µs, compiles. The others take 1000 µs."""
+    page = Page()
+    at = 0
+    for number, length in enumerate((5_000, 1_000, 1_000, 1_000)):
+        page.step(number, at - 20, at + length - 20)
+        page.kernel(GEMM, at, at + length, at=at - 10)
+        at += length
+    return page
+
+
+def host_stall() -> Page:
+    """CPU only, two steps of 20000 µs:   ├─ aten::mm 10000 ─┤├─ aten::add_ 2000 ─┤   nothing 8000   ┤   """
+    page = Page(device_name=None, backend="gloo")
+    for number, start in enumerate((0, 20_000)):
+        page.step(number, start, start + 20_000)
+        page.trace.op("aten::mm", ns(start), ns(start + 10_000))
+        page.trace.op("aten::add_", ns(start + 10_000), ns(start + 12_000))
+    return page
+
+
+def idle() -> Page:
+    """Every cause of idle time once, in the order in which they are tested; docs/idle.md draws it.
+
+    device  A 0–100   B 160–200   C 250–300   D 330–400   E 460–500   F 520–560   G 600–640   H 700–740
+    launch  early     155         240         260         none        480         none        early
+    host    waits 20–150 for the device; the profiler works 570–590
+    steps   A to D, then F to H
+    """
+    page = Page()
+    page.step(1, -950, 450)
+    page.step(2, 450, 900)
+    page.kernel(GEMM, 0, 100)
+    page.wait("cudaDeviceSynchronize", 20, 150)
+    page.kernel(GEMM, 160, 200, at=155)
+    page.kernel(GEMM, 250, 300, at=240)
+    page.kernel(GEMM, 330, 400, at=260)
+    page.kernel(GEMM, 460, 500, linked=False)
+    page.kernel(GEMM, 520, 560, at=480)
+    page.trace.overhead("Activity Buffer Request", ns(570), ns(590))
+    page.kernel(GEMM, 600, 640, linked=False)
+    page.kernel(GEMM, 700, 740, at=500)
+    return page
+
+
+TRACES: tuple[Callable[[], Page], ...] = (
+    exposed, sms_held, waiting, starved, blocked, short_kernels, host_copies, unclassified, memory_bound,
+    graphs, incomplete, no_steady_step, host_stall, idle,
+)
+
+
+def main(folder: Path = HERE) -> None:
+    for build in TRACES:
+        path = build().trace.write(folder / f"{build.__name__}.json")
+        print(f"{path.name}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:2]))
