@@ -225,3 +225,10 @@ def test_any_text_is_taken() -> None:
         text = "".join(rng.choices(string.printable + "<>(){}:~é", k=rng.randint(0, 60)))
         assert classify(text).category in CATEGORIES
         assert classify("_Z" + text).category in CATEGORIES
+
+
+@pytest.mark.parametrize(
+    "name", ["\ud800", "_Z\ud800", "_Z9999999999999foo", "_Z" + "9" * 5000, "a<" * 9999, "x" * 99999]
+)
+def test_damaged_names_are_taken_too(name: str) -> None:
+    assert classify(name).category == "unclassified"

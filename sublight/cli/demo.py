@@ -36,13 +36,12 @@ def run(_: argparse.Namespace) -> int:
         gpu = explain(read_all([path / "gpu_step.json.gz"]))
     console.print("[bold]1. A real recording, CPU-only:[/] a small language model trained by two gloo ranks.")
     console.print(f"Planted: rank 0 sleeps {PLANTED_STALL_MS} ms in each of its 4 steps, unannotated.\n")
-    first_screen(cpu.devices[0], cpu, console)
+    first_screen(cpu.devices[0], cpu, console, brief=True)
     stall = next((f for f in cpu.devices[0].findings if f.code == host_stall.CODE), None)
     if stall is not None and stall.gain_ns_at_most:
         console.print(f"[bold]Found {ms(stall.gain_ns_at_most)}, "
                       f"{ms(stall.gain_ns_at_most // len(cpu.devices[0].view.steps))} a step; "
                       f"{PLANTED_STALL_MS} ms were planted.[/]")
-    console.print("\n[bold]2. A hand-written GPU trace:[/] three training steps with faults of known size "
-                  "(sublight/demo/README.md).\n")
-    first_screen(gpu.devices[0], gpu, console)
+    console.print("\n[bold]2. A hand-written GPU trace:[/] three training steps, faults of known size.\n")
+    first_screen(gpu.devices[0], gpu, console, brief=True)
     return 0

@@ -33,9 +33,11 @@ def headline(view: View) -> str:
                 f"computing beside it; compute takes {percent(view.share(compute))}.")
     said = [f"Compute takes {percent(view.share(compute))} of {total}"]
     if largest.group == "compute":
-        said[0] += f" (most of it {largest.name}: {percent(view.share(largest.ns))})"
+        said[0] += f" ({largest.name} {percent(view.share(largest.ns))})"
     union = budget.communication.union_ns
-    if union >= 0.05 * budget.window_ns:
+    if exposed == union and exposed >= 0.01 * budget.window_ns:
+        said.append(f"{percent(view.share(exposed))} is exposed communication")
+    elif union >= 0.05 * budget.window_ns:
         text = f"communication is in flight for {percent(view.share(union))}"
         held, sms = held_blocks(view), view.sms
         if budget.communication.hidden_ns and held and sms:

@@ -11,8 +11,6 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
-import cxxfilt
-
 CATEGORIES = (
     "gemm",  # matrix times matrix (or vector), with the reduction of its split-K parts
     "grouped gemm",  # grouped GEMM, expert kernels of a mixture of experts, fused MoE
@@ -154,6 +152,8 @@ def demangled(name: str) -> str:
     symbol = re.sub(r"\s*\[clone [^\]]*\]$|\.kd$|\.intern\.\d+$", "", name)
     if not symbol.startswith("_Z"):
         return symbol
+    import cxxfilt  # here, because it looks for the C++ run time with a subprocess when it is imported
+
     for code, stand_in, _, _ in _BUILTIN:
         symbol = symbol.replace(code, stand_in)
     try:

@@ -23,13 +23,13 @@ class BarRow:
     ns: int
 
 
-def waterfall(budget: Budget) -> tuple[BarRow, ...]:
+def waterfall(budget: Budget, small_share: float = SMALL) -> tuple[BarRow, ...]:
     """Lines that sum to the window, largest first inside each group; small parts of a group share one line."""
     out: list[BarRow] = []
     at = 0
     for group in ("compute", "communication", "copies", "idle"):
         parts = sorted((p for p in budget.parts if p.group == group), key=lambda p: -p.ns)
-        small = [p for p in parts if p.ns < SMALL * budget.window_ns]
+        small = [p for p in parts if p.ns < small_share * budget.window_ns]
         if len(small) < 2:
             small = []
         for part in parts:

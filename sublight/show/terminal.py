@@ -15,13 +15,15 @@ from sublight.explain import Explained, Explanation
 from sublight.explain.headline import headline
 from sublight.explain.view import View
 from sublight.explain.words import ms, percent
-from sublight.show.rows import families, quality_line, title, waterfall
+from sublight.show.rows import SMALL, families, quality_line, title, waterfall
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WIDTH = 80
 BAR = 26
+COARSE = 0.02
+BRIEF_FINDINGS = 4
 STYLES = {"compute": "green", "communication": "magenta", "copies": "yellow", "idle": "red"}
 MOST_FINDINGS, MOST_KERNELS, MOST_FAMILIES, MOST_STEPS = 6, 12, 12, 12
 DETAILED = 2                      # devices shown in full; more get one line each, and the longest is shown in full
@@ -45,28 +47,37 @@ def print_explanation(explanation: Explanation, console: Console, *, behind: boo
             _behind(explained, console)
 
 
-def first_screen(explained: Explained, explanation: Explanation, console: Console) -> None:
-    """Verdict, waterfall, findings, quality."""
+def first_screen(
+    explained: Explained, explanation: Explanation, console: Console, *, brief: bool = False
+) -> None:
+    """Verdict, waterfall, findings with evidence and next action, what cannot be told, quality. `brief`: only the
+    verdict, a coarser waterfall, the findings' titles and the first one's claim."""
     view = explained.view
     console.print(Text(title(explained, explanation), style="bold"))
     console.print(Text(headline(view)))
     console.print()
-    console.print(_waterfall(view))
+    console.print(_waterfall(view, coarse=brief))
     console.print()
-    for finding in explained.findings[:MOST_FINDINGS]:
+    shown = explained.findings[: BRIEF_FINDINGS if brief else MOST_FINDINGS]
+    for finding in shown:
         gain = f"  ≤ {ms(finding.gain_ns_at_most)}" if finding.gain_ns_at_most else ""
-        console.print(Text.assemble((f"{finding.code} ", "bold"), (finding.title, "bold"), (gain, "cyan")))
-        console.print(_indented(f"{finding.claim}."))
+        console.print(Text.assemble((f"{finding.code} {finding.title}", "bold"), (gain, "cyan")))
+        if not brief or finding is shown[0]:
+            console.print(_indented(f"{finding.claim}."))
+        if brief:
+            continue
         for line in finding.evidence[:2]:
             console.print(_indented(f"· {line}", "dim"))
         console.print(_indented(f"→ {finding.action}."))
-        for line in finding.caveats[:1]:
-            console.print(_indented(f"! {line}", "dim"))
-    hidden = len(explained.findings) - MOST_FINDINGS
+    hidden = len(explained.findings) - len(shown)
     if hidden > 0:
-        console.print(Text(f"and {hidden} more: --format json", style="dim"))
+        console.print(Text(f"and {hidden} more", style="dim"))
+    if brief:
+        return
+    if explained.findings:
+        console.print(Text("≤ is an upper limit. Pages of the codes: docs/findings.", style="dim"))
     for refusal in view.refusals:
-        console.print(_indented(f"Cannot tell {refusal.what}: {refusal.why}. Capture: {refusal.capture}.", "dim", 0))
+        console.print(_indented(f"Cannot tell {refusal.what}: {refusal.why}. Capture {refusal.capture}.", "dim", 0))
     console.print(_indented(f"Trace: {quality_line(view)}.", "dim", 0))
 
 
@@ -76,20 +87,21 @@ def _indented(text: str, style: str = "", by: int = 2) -> RenderableType:
     return Padding(Text(text, style=style), (0, 0, 0, by))
 
 
-def _waterfall(view: View) -> Table:
+def _waterfall(view: View, *, coarse: bool = False) -> Table:
     """One line a part, its bar beginning where the one before it ended."""
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=False, width=WIDTH)
-    table.add_column(width=36, no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(width=BAR, no_wrap=True)
+    table.add_column(width=32, no_wrap=True)
+    table.add_column(width=11, justify="right", no_wrap=True)
+    table.add_column(width=7, justify="right", no_wrap=True)
+    table.add_column(width=BAR, no_wrap=True, overflow="crop")
     window = view.budget.window_ns
-    for row in waterfall(view.budget):
+    for row in waterfall(view.budget, COARSE if coarse else SMALL):
         bar = _bar(row.start_ns, row.ns, window)
-        style = STYLES[row.group]
-        table.add_row(row.label, ms(row.ns), percent(view.share(row.ns)), Text(bar, style=style))
-    table.add_row(Text(f"= window ({view.window})", style="bold"), Text(ms(window), style="bold"), "100 %",
-                  Text(view.window_reason[:BAR], style="dim"))
+        table.add_row(row.label, ms(row.ns), percent(view.share(row.ns)), Text(bar, style=STYLES[row.group]))
+    table.add_row(Text(f"= window: {view.window}", style="bold"), Text(ms(window), style="bold"), "100 %",
+                  Text(view.window_reason if len(view.window_reason) <= BAR else "", style="dim"))
+    if len(view.window_reason) > BAR and not coarse:
+        table.caption, table.caption_justify, table.caption_style = f"  {view.window_reason}", "left", "dim"
     return table
 
 
@@ -102,9 +114,10 @@ def _bar(start: int, length: int, window: int) -> str:
 
 
 def _overview(explanation: Explanation) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("rank", "device", "window", "compute", "exposed comm.", "idle", "first finding"):
-        table.add_column(name, justify="left" if name in ("device", "first finding") else "right", no_wrap=True)
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", width=WIDTH)
+    for name, width in (("rank", 4), ("device", 6), ("window", 11), ("compute", 7), ("exposed", 7), ("idle", 7)):
+        table.add_column(name, justify="right", no_wrap=True, width=width)
+    table.add_column("first finding", no_wrap=True)
     for explained in explanation.devices:
         view, budget = explained.view, explained.view.budget
         first = explained.findings[0] if explained.findings else None
