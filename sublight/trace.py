@@ -198,6 +198,7 @@ def _joint_recording(parts: list[Recording]) -> Recording:
 def in_order(table: Any) -> Any:
     """The table's rows in their one order: start first, then what else tells rows apart. Names are sorted, so
     their index orders as they do."""
+    keys: tuple[Any, ...]
     if isinstance(table, Activities):
         keys = (table.correlation, table.dur_ns, table.name, table.stream, table.device, table.ts_ns)
     elif isinstance(table, Calls):

@@ -262,7 +262,8 @@ def test_sl001_and_sl004_name_steps_without_activity() -> None:
         k.step(number + 1, 20_000 * number, 20_000 * (number + 1))
     k.kernel(GEMM, 1_000, 11_000, launch=(100, 200))
     missing, unsteady = explained(k, window="default").findings
-    assert (missing.code, reasons(missing)) == ("SL001", "2 of 3 marked steps have no activity on this device")
+    assert missing.code == "SL001"
+    assert reasons(missing) == "2 of 3 marked steps have no activity on this device"
     assert (unsteady.code, reasons(unsteady)) == ("SL004", "2 of 3 marked steps have no activity")
 
 
@@ -456,7 +457,7 @@ def some_interval() -> st.SearchStrategy[str]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(trace=traces(max_activities=30), window=st.one_of(st.sampled_from(("default", "all")), some_interval()))
+@given(trace=traces(max_activities=30), window=st.sampled_from(("default", "all")) | some_interval())
 def test_findings_of_random_traces_gain_no_more_than_the_window(trace: Kineto, window: str) -> None:
     with TemporaryDirectory() as folder:
         one = read(trace.write(Path(folder) / "trace.json"))

@@ -44,6 +44,29 @@ def test_a_synchronising_call_on_another_thread_blocks_nothing(tmp_path: Path) -
     assert idle(budget(k, tmp_path)) == {"idle: launch-starved": 4_000}
 
 
+def test_a_synchronising_call_blocks_nothing_that_was_launched_before_it(tmp_path: Path) -> None:
+    #  device  ███────███        0..1000, 4000..5000
+    #  host  [launch][sync    ]  both launches first, then the host waits 500..6000: something else holds B back
+    k = Kineto()
+    k.kernel(GEMM, 0, 1_000, launch=(-500, -400))
+    k.kernel(GEMM, 4_000, 5_000, launch=(-300, -200), stream=20)
+    k.call("cudaDeviceSynchronize", 500, 6_000)
+
+    assert idle(budget(k, tmp_path)) == {"idle: dependency": 3_000}
+
+
+def test_a_kernel_launched_before_the_recording_began_was_launched_in_time(tmp_path: Path) -> None:
+    #  correlation ids count up: 5 is below all ids of the file's calls, 99 is not
+    k = Kineto()
+    k.kernel(GEMM, 0, 1_000, launch=(-500, -400), correlation=50)
+    k.kernel(GEMM, 2_000, 3_000, correlation=5)
+    k.kernel(GEMM, 4_000, 5_000, correlation=99)
+    k.call("cudaDeviceSynchronize", 500, 3_200, correlation=60)
+
+    assert idle(budget(k, tmp_path)) == {
+        "idle: dependency": 1_000, "idle: blocked": 200, "idle: unexplained": 800}
+
+
 def test_launch_starved_is_a_gap_whose_next_launch_was_issued_after_it_began(tmp_path: Path) -> None:
     #  device  ███──────███     0..1000, 4000..5000
     #  host          [launch]   issued at 1000, the very instant the device went idle

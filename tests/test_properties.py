@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_a_window_is_the_sum_of_its_pieces(trace: Kineto, data: st.DataObject) -
     low, high = line.span
     cuts = sorted(data.draw(st.lists(st.integers(low, high), max_size=4)))
     edges = [low, *cuts, high]
-    pieces = [line.budget([(a, b)]) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    pieces = [line.budget([(a, b)]) for a, b in pairwise(edges) if b > a]
     whole = line.budget([(low, high)])
 
     for part in PARTS:

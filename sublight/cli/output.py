@@ -32,8 +32,8 @@ def progress() -> Iterator[Callable[[str, int], None] | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
     from rich.progress import DownloadColumn as ReadColumn
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 
     with Progress(TextColumn("{task.description}"), ReadColumn(), TransferSpeedColumn(), TimeElapsedColumn(),
                   console=Console(stderr=True), transient=True) as bars:

@@ -21,7 +21,7 @@ from sublight.explain.window import Window, chosen
 from sublight.finding import Finding
 from sublight.trace import MEMCPY, Trace
 
-__all__ = ["Explanation", "Explained", "Finding", "View", "explain"]
+__all__ = ["Explained", "Explanation", "Finding", "View", "explain"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -138,7 +138,7 @@ def _thread_views(trace: Trace, wanted: Window) -> list[View]:
             window=name, window_reason=reason, windows=windows,
             budget=line.budget(windows, None if budget.communication.union_ns else 0,
                                budget.communication.union_ns),
-            kernels=operator_rows(trace, op[keep], inside_ns[keep], part),
+            kernels=operator_rows(trace, op[keep].astype(np.int64), inside_ns[keep], part),
             rows=op[keep].astype(np.int64), inside_ns=inside_ns[keep], part=part,
             refusals=refusals(trace, None, steps, kind, budget.communication.union_ns, False),
         ))

@@ -37,6 +37,7 @@ class Links:
 
     call: I32                        # per activity: index into Trace.calls, or -1
     launch_ns: I64                   # per activity: start of that call (undefined where call is -1)
+    before_recording: B              # per activity: launched before the file's first call
     activities: int
     linked: int                      # to a runtime or driver call
     linked_to_op: int                # to a framework operator
@@ -68,8 +69,11 @@ def link(trace: Trace) -> Links:
     lost[launching] = ~among(c.correlation[launching], a.correlation)
     graph_call = calls_matching(trace, "graph_launching")
     under_graph = found & (graph_call[call] if len(c.ts_ns) else False) & kernels
+    # Correlation ids count up. One below all those of the file's calls was launched before the recording began.
+    known = c.correlation[c.correlation != NO_ID]
+    before = ~found & (a.correlation != NO_ID) & (a.correlation < known.min() if len(known) else False)
     return Links(
-        call=call, launch_ns=launch_ns, activities=len(call), linked=int(found.sum()),
+        call=call, launch_ns=launch_ns, before_recording=before, activities=len(call), linked=int(found.sum()),
         linked_to_op=int(among(a.external_id, trace.ops.external_id).sum()),
         launches=int(launching.sum()), launches_without_activity=int(lost.sum()), lost_launch=lost,
         graph_launches=int(graph_call.sum()), graph_ns=int(a.dur_ns[under_graph].sum()),

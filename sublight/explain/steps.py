@@ -40,25 +40,28 @@ class Step:
 def marks(trace: Trace) -> tuple[str | None, tuple[Mark, ...]]:
     """The kind of step marks that the trace has (None: none), and the marks in order."""
     table = trace.annotations
-    for row in runtime_catalog()["step"]:
-        pattern = re.compile(row["match"])
-        labels = {
-            i: found for i in present(table.name) if (found := pattern.match(trace.names[i]))
-        }
-        rows = [r for r in range(len(table.name)) if int(table.name[r]) in labels]
+    for kind in runtime_catalog()["step"]:
+        pattern = re.compile(kind["match"])
+        matches = {i: match for i in present(table.name) if (match := pattern.match(trace.names[i]))}
         found: list[Mark] = []
-        for ordinal, r in enumerate(rows):
-            match = labels[int(table.name[r])]
-            label = match.groupdict().get("label") or str(ordinal)
-            start = int(table.ts_ns[r])
-            found.append(Mark(label, start, start + int(table.dur_ns[r])))
-        outer = [m for m in found if not any(
-            o is not m and o.start_ns <= m.start_ns and m.end_ns <= o.end_ns
-            and (o.end_ns - o.start_ns > m.end_ns - m.start_ns) for o in found
-        )] if len(found) < 2000 else found
-        if outer:
-            return row["kind"], tuple(outer)
+        for row in range(len(table.name)):
+            match = matches.get(int(table.name[row]))
+            if match is not None:
+                start = int(table.ts_ns[row])
+                label = match.groupdict().get("label") or str(len(found))
+                found.append(Mark(label, start, start + int(table.dur_ns[row])))
+        if found:
+            return kind["kind"], _outermost(found)
     return None, ()
+
+
+def _outermost(found: list[Mark]) -> tuple[Mark, ...]:
+    """Marks that lie in no longer mark: engines mark a step on several threads. They come in start order."""
+    out: list[Mark] = []
+    for mark in sorted(found, key=lambda m: (m.start_ns, -m.end_ns)):
+        if not out or mark.end_ns > out[-1].end_ns:
+            out.append(mark)
+    return tuple(out)
 
 
 def steps_on(trace: Trace, links: Links, step_marks: tuple[Mark, ...], device: int) -> tuple[Step, ...]:

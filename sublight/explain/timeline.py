@@ -12,8 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublight.budget import (
-    BLOCKED, COMMUNICATION, COMPUTE, DEPENDENCY, EXPOSED_COPIES, OUTSIDE_STEP, OVERHEAD, PART_INDEX, PARTS, STARVED,
-    UNEXPLAINED, Budget, Communication, Part,
+    BLOCKED,
+    COMMUNICATION,
+    COMPUTE,
+    DEPENDENCY,
+    EXPOSED_COPIES,
+    OUTSIDE_STEP,
+    OVERHEAD,
+    PART_INDEX,
+    PARTS,
+    STARVED,
+    UNEXPLAINED,
+    Budget,
+    Communication,
+    Part,
 )
 from sublight.explain.columns import B, distinct, present
 from sublight.explain.links import Links, calls_matching
@@ -129,20 +141,21 @@ def timeline(trace: Trace, links: Links, device: int, part: I32, step_windows: W
     idle_since = np.maximum.accumulate(end)[upcoming - 1]
     call = links.call[here][upcoming]
     linked = call >= 0
-    starved = linked & (links.launch_ns[here][upcoming] >= idle_since)
+    early = links.before_recording[here][upcoming] | (linked & (links.launch_ns[here][upcoming] < idle_since))
+    starved = linked & ~early
 
     blocked = np.zeros(len(idle), bool)
     sync_thread = trace.calls.thread[syncs]
     if len(sync_ts):
-        blocked |= ~linked & covered(sync_ts, sync_end)[idle]
-        launcher = np.where(linked, trace.calls.thread[call], -1)
-        for thread in np.intersect1d(sync_thread, launcher[linked]).tolist():
+        blocked |= ~linked & ~early & covered(sync_ts, sync_end)[idle]
+        launcher = np.where(starved, trace.calls.thread[call], -1)
+        for thread in np.intersect1d(sync_thread, launcher[starved]).tolist():
             its = sync_thread == thread
             blocked |= (launcher == thread) & covered(sync_ts[its], sync_end[its])[idle]
     outside = ~covered(steps[:, 0], steps[:, 1])[idle] if len(steps) else np.zeros(len(idle), bool)
     overhead = covered(trace.overhead.ts_ns, trace.overhead.end_ns)[idle]
     owner[idle] = np.select(
-        [blocked, starved, linked, outside, overhead],
+        [blocked, starved, early, outside, overhead],
         [PART_INDEX[p] for p in (BLOCKED, STARVED, DEPENDENCY, OUTSIDE_STEP, OVERHEAD)],
         PART_INDEX[UNEXPLAINED],
     )

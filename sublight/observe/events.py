@@ -36,7 +36,6 @@ PHASE_KEY = re.compile(rb'"ph"\s*:')
 COUNTED_KEY = re.compile(r'"(ph|ts|pid|tid)"\s*:')
 LIST_END = re.compile(r'\s*\]\s*(?:$|\}|,\s*")')                 # and the end, or another key of the root
 EVENT_AND_LIST_END = re.compile(r'\}\s*(\]\s*(?:$|\}\s*$|,\s*"\w+"\s*:))')
-TWO_ROOTS = re.compile(r'^[^{]*\}\s*\{[^{]*"traceEvents"\s*:')
 STRUCTURAL_QUOTE = re.compile(r'(?<=[{,:\[])\s*"|"(?=\s*[,:}\]])')
 BARE_QUOTE = re.compile(r'(?<!\\)"')
 STRING = r'"(?:[^"\\]|\\.)*"'
@@ -54,7 +53,7 @@ CLOSE = ord("]")
 class Tally:
     """What happened on the way: text around the events, events lost, repairs by kind."""
 
-    head: bytes = b""
+    head: bytes = b""                            # empty where the list is the root
     tail: bytes = b""
     lost: int = 0
     cut_short: bool = False                      # the text ends before it is complete
@@ -97,11 +96,8 @@ def events(blocks: Iterator[bytes], codec: Codec[E], tally: Tally, name: str) ->
         del buffer[1:next_start]
     last = yield from _salvage(bytes(buffer[1:]), codec, tally, name)
     tally.tail = last or b""
-    in_object = tally.head.lstrip().startswith(b"{") and tally.head != LISTED
+    in_object = tally.head.lstrip().startswith(b"{")
     tally.cut_short = last is None or (in_object and not last.rstrip(b" \t\r\n\0").endswith(b"}"))
-
-
-LISTED = b"{"                                    # the head of a file whose root is the list itself
 
 
 def _decoded(buffer: bytearray, end: int, codec: Codec[E]) -> list[E] | None:
@@ -128,7 +124,6 @@ def _from_first_event(blocks: Iterator[bytes], tally: Tally, name: str) -> Itera
         if not searched:
             text = text.removeprefix(b"\xef\xbb\xbf")
             if LIST_ROOT.match(text):
-                tally.head = LISTED
                 return chain(_in_blocks(text, text.index(b"[") + 1), blocks)
         found = EVENTS_KEY.search(text, searched)
         if found:
@@ -238,7 +233,7 @@ def _salvage(text: bytes, codec: Codec[E], tally: Tally, name: str) -> Generator
             yield batch
             at, width, tail = at + width, width * 2, None
             continue
-        found, tail = _one(run.decode("utf-8", "replace"), codec, tally, last=at + 1 == count)
+        found, tail = _one(run, codec, tally, last=at + 1 == count)
         mended += found
         at += 1
         if tail is not None and at < count:
@@ -252,13 +247,23 @@ def _closed_early(behind: bytes, tally: Tally, name: str) -> None:
     """Events follow the end of their list: damage had closed it, or the file holds more than one list."""
     if not EVENTS_KEY.search(behind):
         tally.repaired["list of events closed too early"] += 1
-    elif TWO_ROOTS.search(behind.decode("utf-8", "replace")):
+    elif _ends_its_root(behind.decode("utf-8", "replace")):
         raise InputError(f"{name} holds two traces one behind the other; expected one: split the file")
     else:
         tally.repaired["a second list of events"] += 1
 
 
-def _one(piece: str, codec: Codec[E], tally: Tally, *, last: bool) -> tuple[list[E], str | None]:
+def _ends_its_root(behind: str) -> bool:
+    """Does the root end here, and something else follow?"""
+    rest = '{"_":0' + behind.strip().removeprefix("]")
+    try:
+        _, end = _LAX.raw_decode(rest)
+    except (ValueError, RecursionError, ArithmeticError):
+        return False
+    return end < len(rest)
+
+
+def _one(piece: bytes, codec: Codec[E], tally: Tally, *, last: bool) -> tuple[list[E], str | None]:
     """One event by the patient way: (events read, text from the end of the list on if the list ends behind it)."""
     for kind, mended in _mends(piece):
         try:
@@ -280,9 +285,10 @@ def _one(piece: str, codec: Codec[E], tally: Tally, *, last: bool) -> tuple[list
         if stray and total == 1:
             tally.repaired["stray text between events"] += 1
         return [event], tail
-    inner = _inner(piece, codec)
-    tail = _tail_of(piece) if last else None
-    tally.lost += max(0, _count(piece if not tail else piece[: -len(tail)]) - len(inner))
+    plain = piece.decode("utf-8", "replace")
+    inner = _inner(plain, codec)
+    tail = _tail_of(plain) if last else None
+    tally.lost += max(0, _count(plain[: len(plain) - len(tail or "")]) - len(inner))
     return inner, tail
 
 
@@ -335,17 +341,18 @@ _STRICT = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse)
 _LAX = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None, strict=False)
 
 
-def _mends(piece: str) -> Iterator[tuple[str, str]]:
+def _mends(text: bytes) -> Iterator[tuple[str, str]]:
     """The text of one event, as it is and mended in the ways that real files need, mildest first.
 
     Sources of the faults: kineto PR#1184 (empty value), pytorch#130622 (control characters), HTA PR#324 (bytes
     that are not UTF-8, unescaped quotes), NaN and Infinity from C++ streams.
     """
-    if "\ufffd" not in piece:
+    piece = text.decode("utf-8", "replace")
+    if "\ufffd" in piece and b"\xef\xbf\xbd" not in text:
+        yield "invalid UTF-8", piece
+    else:
         yield "", piece
         yield "control characters or not-a-number", piece
-    else:
-        yield "invalid UTF-8", piece
     filled = EMPTY_VALUE.sub(lambda m: m[0] if m[1] is None else ": null", piece)
     if filled != piece:
         yield "empty values", filled

@@ -25,7 +25,20 @@ from sublight.device import DeviceInfo
 from sublight.observe.events import Buffer, Codec, Tally, events
 from sublight.observe.source import Damage, label, open_bytes
 from sublight.trace import (
-    KERNEL, MEMCPY, MEMSET, NO_ID, Activities, Calls, I32, I64, Ops, Quality, Ranges, Recording, Trace, in_order,
+    I32,
+    I64,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NO_ID,
+    Activities,
+    Calls,
+    Ops,
+    Quality,
+    Ranges,
+    Recording,
+    Trace,
+    in_order,
 )
 
 # Categories by table; the capitalised ones are those of 2021.
@@ -255,9 +268,9 @@ class _Exact:
             self._stamps = {}
             try:
                 exact = _decode_exact(self._text) if self._text else []
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError):
                 exact = []
-            if exact:
+            if len(exact) == len(self._batch):
                 self._stamps = {id(e): stamp for e, stamp in zip(self._batch, exact, strict=True)}
         return self._stamps
 
@@ -468,7 +481,7 @@ def _id(value: Any) -> int:
     """An id as an int64: unsigned 64-bit ones keep their bits, text gives its digits ("stream 7" is 7)."""
     if isinstance(value, bool) or value is None:
         return int(NO_ID)
-    if isinstance(value, float):
+    if isinstance(value, float | Decimal):
         return int(value) if value == value and abs(value) < FARTHEST_NS else int(NO_ID)
     if isinstance(value, str):
         digits = re.search(r"-?\d+", value)
@@ -589,12 +602,12 @@ def _flag(value: Any) -> bool | None:
 def _metadata(tally: Tally) -> Head:
     """The allow-listed keys around the list of events. A damaged head gives up what can still be read of it."""
     head = Head()
-    for text in (tally.head.rstrip().rstrip(b",") + b"}", b'{"_":0' + tally.tail):
+    for text in ((tally.head or b"{").rstrip().rstrip(b",") + b"}", b'{"_":0' + tally.tail):
         try:
             part = msgspec.json.decode(text, type=Head)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             part = _metadata_by_key(text)
-            if text.strip() not in (b"{}", b'{"_":0', b"{"):
+            if text.strip() not in (b"{}", b'{"_":0'):
                 tally.repaired["metadata read key by key"] += 1
         for f in msgspec.structs.fields(Head):
             if getattr(part, f.name) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sublight.errors import InputError
@@ -30,7 +31,7 @@ def read_all(paths: Sequence[str | Path], *, progress: Progress | None = None) -
     if names.count("-") > 1:
         raise InputError("standard input can be read only once")
     read_so_far = [
-        read_kineto(name, progress=(lambda n, name=name: progress(name, n)) if progress else None) for name in names
+        read_kineto(name, progress=partial(progress, name) if progress else None) for name in names
     ]
     ranks: dict[object, list[Trace]] = {}
     for ordinal, trace in enumerate(read_so_far):

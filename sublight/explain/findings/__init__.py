@@ -10,6 +10,7 @@ from typing import Protocol
 
 from sublight.explain.findings import (
     blocking_sync,
+    dependency,
     exposed_communication,
     graph_blindness,
     host_copies,
@@ -41,6 +42,6 @@ class FindingModule(Protocol):
 FINDINGS: tuple[FindingModule, ...] = (
     incomplete_trace, graph_blindness, unclassified, no_steady_step,
     exposed_communication, sms_held, waiting,
-    launch_starved, blocking_sync, short_kernels, host_copies, host_stall,
+    launch_starved, blocking_sync, short_kernels, host_copies, host_stall, dependency,
     memory_bound,
 )

@@ -23,7 +23,8 @@ def find(view: View) -> Iterable[Finding]:
     if links is not None and links.launches_without_activity:
         evidence.append(f"{links.launches_without_activity} of {links.launches} launches have no kernel in the file")
     if links is not None and links.linked < links.activities:
-        evidence.append(f"{links.activities - links.linked} of {links.activities} activities have no launch in the file")
+        missing = links.activities - links.linked
+        evidence.append(f"{missing} of {links.activities} activities have no launch in the file")
     empty = sum(step.window is None for step in view.steps)
     if empty:
         evidence.append(f"{empty} of {len(view.steps)} marked steps have no activity on this device")
@@ -32,7 +33,7 @@ def find(view: View) -> Iterable[Finding]:
     yield Finding(
         CODE, TITLE, "the file lacks events, so that some of the figures here are of what is left",
         tuple(evidence),
-        "Record a few steps after warm-up in a fresh process (schedule(wait=1, warmup=1, active=3)), synchronise before "
-        "the profiler starts and stops, and copy the file only after it was closed",
+        "Record a few steps after warm-up in a fresh process (schedule(wait=1, warmup=1, active=3)), synchronise "
+        "before the profiler starts and stops, and copy the file only after it was closed",
         "high",
     )

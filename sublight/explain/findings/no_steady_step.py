@@ -27,7 +27,7 @@ def find(view: View) -> Iterable[Finding]:
     if len(counts) >= 3 and max(counts) > UNEVEN * median(counts):
         evidence.append(f"the largest step has {max(counts)} activities, the median {median(counts):g}")
     if not view.cpu_only and view.budget.busy_ns < ALMOST_IDLE * view.budget.window_ns:
-        evidence.append(f"the device works during {percent(view.budget.busy_ns / view.budget.window_ns)} of the window: "
+        evidence.append(f"the device works during {percent(view.share(view.budget.busy_ns))} of the window: "
                         "start-up, teardown or waiting for requests")
     if not evidence:
         return

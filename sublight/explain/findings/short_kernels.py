@@ -41,7 +41,7 @@ def find(view: View) -> Iterable[Finding]:
 
 
 def _covered(ts_ns: I64, end_ns: I64, view: View) -> int:
-    """Time of the window in which at least one of these runs: side by side they cost it once. Rows in start order."""
+    """Time of the window in which any of these (in start order) runs: side by side they cost it once."""
     reached = np.maximum.accumulate(end_ns)
     before = np.concatenate([ts_ns[:1], reached[:-1]])
     start = np.maximum(ts_ns, before)
