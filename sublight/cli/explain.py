@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import Any
 
 from sublight.cli import output
@@ -38,8 +39,10 @@ def run(options: argparse.Namespace) -> int:
     from sublight.observe.read import read_all
 
     window = Window.parse(options.window)
+    since = time.process_time()
     with output.progress() as report:
         traces = read_all(options.trace, progress=report)
         explanation = explain(traces, window=window, device=device)
+    output.say_speed(sum(t.quality.events for t in traces), sum(t.quality.text_bytes for t in traces), since)
     output.write(explanation, options.format, options.output)
     return 0

@@ -49,6 +49,19 @@ def progress() -> Iterator[Callable[[str, int], None] | None]:
         yield report
 
 
+def say_speed(events: int, text_bytes: int, since: float) -> None:
+    """What reading cost, on standard error and only on a terminal."""
+    if not sys.stderr.isatty():
+        return
+    import resource
+    import time
+
+    seconds = max(time.process_time() - since, 1e-6)
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1 << 20)
+    print(f"{events:,} events, {text_bytes / 1e6:,.1f} MB of text in {seconds:.2f} CPU seconds "
+          f"({events / seconds / 1e6:.2f} M events/s), peak memory {peak_mib:,.0f} MiB", file=sys.stderr)
+
+
 def write(explanation: Explanation, form: str, path: str | None) -> None:
     """Show an explanation as "table", "json", "md" or "svg"; to a file, nothing half-written is left behind."""
     if form == "table":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from sublight.errors import InputError
@@ -38,7 +39,16 @@ def read_all(paths: Sequence[str | Path], *, progress: Progress | None = None) -
         key: object = trace.rank if trace.rank_source == "metadata" else ("file", ordinal)
         ranks.setdefault(key, []).append(trace)
     merged = [_one(parts) for parts in ranks.values()]
+    if len(merged) > 1:
+        merged = _in_order(merged)
     return tuple(sorted(merged, key=lambda t: (t.rank is None, t.rank or 0)))
+
+
+def _in_order(traces: list[Trace]) -> list[Trace]:
+    """Ranks for the traces of a run that say none: the free numbers, in the order in which the files were named."""
+    taken = {trace.rank for trace in traces}
+    free = (number for number in count() if number not in taken)
+    return [trace if trace.rank is not None else replace(trace, rank=next(free)) for trace in traces]
 
 
 def _one(parts: list[Trace]) -> Trace:

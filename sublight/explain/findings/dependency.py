@@ -26,8 +26,8 @@ def find(view: View) -> Iterable[Finding]:
     if view.links.graph_launches:
         evidence.append(f"{view.links.graph_launches} CUDA-graph launches: gaps inside a replay are counted here")
     if int(gaps.max()) > stalled // 2:
-        evidence.append(f"one stretch makes up {percent(int(gaps.max()) / stalled)} of it: a first replay, a lazy load, "
-                        "or work that the file does not show?")
+        evidence.append(f"one stretch makes up {percent(int(gaps.max()) / stalled)} of it: a first replay, "
+                        "a lazy load, or work that the file does not show?")
     yield Finding(
         CODE, TITLE,
         f"the device idles for {of_window(view, stalled)} before work that had been launched in time",
