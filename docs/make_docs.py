@@ -4,9 +4,9 @@
     python docs/make_docs.py train.json eager_trace.json.gz
     python docs/make_docs.py --examples            # only runs the examples of the pages again
 
-An example is a line `$ command` of a fenced `console` block. It is run in a temporary folder that holds the traces
-of docs/examples and sublight/demo. Outputs with a line `...` were cut by hand: the tests check them, and nothing
-rewrites them.
+An example is a line `$ command` of a fenced `console` block. It is run in a temporary folder that holds the
+traces of docs/examples and sublight/demo. Outputs with a line `...` were cut by hand: the tests check them, and
+nothing rewrites them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EAGER_URL = ("https://raw.githubusercontent.com/AMD-AGI/TraceLens/"
 BEGIN, END = "<!-- {}: made by docs/make_docs.py -->", "<!-- end -->"
 RUNS = ("sublight", "python")
 
-# What the peers printed for the two files; the README has the commands and versions. It does not change with us.
+# What the peers printed for the two files; the README has the commands and versions.
 PEERS = {
     "train_flight": ("no COMMUNICATION row", "total_comm_time 0.0 ms"),
     "train_exposed": ("comp_comm_overlap NaN", "exposed_comm_time 0.0 ms"),
@@ -82,9 +82,14 @@ def examples(page: Path) -> tuple[Example, ...]:
     return tuple(out)
 
 
+def traces() -> tuple[Path, ...]:
+    """The small traces: of docs and of the demo."""
+    return (*sorted(DOCS.glob("examples/*.json")), *sorted((ROOT / "sublight/demo").glob("*.json.gz")))
+
+
 def prepare(folder: Path) -> None:
-    """Put the small traces of docs and of the demo into a folder."""
-    for trace in (*DOCS.glob("examples/*.json"), *(ROOT / "sublight/demo").glob("*.json.gz")):
+    """Put the small traces into a folder."""
+    for trace in traces():
         shutil.copy(trace, folder)
 
 
@@ -177,12 +182,12 @@ def comparison(train: str, eager: str) -> str:
     compute = sum(part["ns"] for part in t["parts"] if part["group"] == "compute")
     ours = {
         "train_flight": ("train.json: communication in flight", ms(t["communication"]["union_ns"])),
-        "train_exposed": ("exposed", ms(t["communication"]["exposed_ns"])),
-        "train_compute": ("compute (the peers count DeepEP as such)", share(compute, t)),
-        "train_idle": ("idle", share(t["idle_ns"], t)),
-        "eager_flight": ("eager_trace.json.gz: communication in flight", ms(e["communication"]["union_ns"])),
-        "eager_exposed": ("exposed", ms(e["communication"]["exposed_ns"])),
-        "eager_idle": ("idle", share(e["idle_ns"], e)),
+        "train_exposed": ("train.json: exposed", ms(t["communication"]["exposed_ns"])),
+        "train_compute": ("train.json: compute, of the span", share(compute, t)),
+        "train_idle": ("train.json: idle", share(t["idle_ns"], t)),
+        "eager_flight": ("eager_trace: communication in flight", ms(e["communication"]["union_ns"])),
+        "eager_exposed": ("eager_trace: exposed", ms(e["communication"]["exposed_ns"])),
+        "eager_idle": ("eager_trace: idle", share(e["idle_ns"], e)),
     }
     rows = ["| | sublight | HolisticTraceAnalysis 0.5.0 | TraceLens 0.1.0 |", "|:--|--:|--:|--:|"]
     rows += [f"| {label} | {value} | {' | '.join(PEERS[key])} |" for key, (label, value) in ours.items()]
@@ -219,7 +224,9 @@ def main() -> None:
     texts, picture = made(options.train, options.eager)
     text = README.read_text("utf-8")
     for name, new in texts.items():
-        text = text.replace(between(text, name), new)
+        begin = BEGIN.format(name)
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n\n{new}\n\n{END}{rest.partition(END)[2]}"
     README.write_text(text, "utf-8")
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(picture, "utf-8")

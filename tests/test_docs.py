@@ -80,12 +80,18 @@ def test_python_examples_print_what_their_page_shows(
 
 @pytest.mark.parametrize("page", NEED_EXAMPLES, ids=named)
 def test_a_page_that_must_have_an_example_has_one(page: Path) -> None:
-    assert make_docs.examples(page) or ">>> " in page.read_text("utf-8"), f"{page.name} shows nothing that runs"
+    assert make_docs.examples(page) or ">>> " in page.read_text("utf-8"), f"{page.name} runs nothing"
 
 
 @pytest.mark.parametrize("page", FINDING_PAGES, ids=named)
 def test_the_example_of_a_finding_shows_the_finding(page: Path) -> None:
     assert any(page.stem in example.expected for example in make_docs.examples(page))
+
+
+@pytest.mark.parametrize("path", make_docs.traces(), ids=named)
+def test_a_pasted_block_is_short(path: Path, folder: Path) -> None:
+    block = make_docs.run(f"sublight explain {path.name} --format md", folder)
+    assert 5 < len(block.splitlines()) <= 25
 
 
 def test_a_wrong_output_is_noticed(folder: Path) -> None:
@@ -168,6 +174,10 @@ def test_the_table_of_faults_names_tests_that_exist() -> None:
     defined = "\n".join(p.read_text("utf-8") for p in Path(__file__).parent.glob("test_*.py"))
     named_tests = re.findall(r"`(test_\w+)`", text)
     assert [name for name in named_tests if f"def {name}(" not in defined] == []
+    for number, row in enumerate(re.findall(r"^\| \d+ \|.*$", text, re.M), 1):
+        assert f"`test_fault_{number:02}_" in row or "not ours yet: " in row or "no test: " in row, row
+        has_tests = f"def test_fault_{number:02}_" in defined
+        assert has_tests == (f"`test_fault_{number:02}_" in row), f"row {number} and its tests disagree"
 
 
 # ---- the README
@@ -178,7 +188,7 @@ def test_the_script_in_the_readme_is_the_file() -> None:
     assert make_docs.between(text, "check") == (
         "```python\n" + (DOCS / "check_h800.py").read_text("utf-8") + "```")
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
-    assert re.findall(r"^    (.+)$|^\$? ?(make \w+)", text, re.M)[:2] == [("", "make demo"), ("", "make test")]
+    assert re.findall(r"^    (.+)$", text, re.M)[:2] == ["make demo", "make test"]
 
 
 def test_the_figures_of_the_readme_are_those_of_the_program() -> None:

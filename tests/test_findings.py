@@ -152,6 +152,16 @@ def host_copy(ns: int) -> Kineto:
     return k
 
 
+def late_start(ns: int) -> Kineto:
+    # host       launch b
+    # device     ├──── a ────┤            ├─ b ─┤      b waits for something else
+    #                        |←─── ns ───→|
+    k = Kineto()
+    k.kernel(GEMM, 0, 50_000, launch=EARLY)
+    k.kernel(GEMM, 50_000 + ns, WINDOW_NS, launch=(49_999, 50_500))
+    return k
+
+
 def host_stall(ns: int) -> Kineto:
     # thread 1   ├─ aten::mm ─┤           ├─ aten::bmm ─┤
     #                         |←── ns ───→|
@@ -195,6 +205,7 @@ PLANTED = (
     Planted("SL203", short_kernels, 10, 15, 60_000, "15 of 20 kernels run for less than 5.0 µs each"),
     Planted("SL204", host_copy, 500, 6_000, 6_000, "1 copies between host and device take 6.0 µs (6.0 %"),
     Planted("SL205", host_stall, 2_000, 9_000, 9_000, "9.0 µs (9.0 % of the window) between aten::mm and"),
+    Planted("SL206", late_start, 1_000, 7_000, 7_000, "7.0 µs (7.0 % of the window) before work that"),
     Planted("SL301", memory_bound, 10_000, 25_000, 25_000, "25.0 µs (25.0 % of the window)"),
 )
 each_planted = pytest.mark.parametrize("fault", PLANTED, ids=[fault.code for fault in PLANTED])
@@ -281,12 +292,14 @@ def test_sl004_compares_the_activities_of_steps(activities: int, found: list[str
     assert found == codes(k, window="default")
 
 
-@pytest.mark.parametrize(("busy_ns", "found"), [(1_999, ["SL004"]), (2_000, [])])
+@pytest.mark.parametrize(("busy_ns", "found"), [(1_999, ["SL201", "SL004"]), (2_000, ["SL201"])])
 def test_sl004_sees_a_recording_of_an_idle_device(busy_ns: int, found: list[str]) -> None:
+    # host                                          launch b
     # device   ├ a ┤                                 ├ b ┤       2 % of 100 µs
     k = Kineto()
     k.kernel(GEMM, 0, 1_000, launch=EARLY)
-    k.kernel(GEMM, WINDOW_NS - busy_ns + 1_000, WINDOW_NS, launch=EARLY)
+    start = WINDOW_NS - busy_ns + 1_000
+    k.kernel(GEMM, start, WINDOW_NS, launch=(start - 500, start - 400))
     assert found == codes(k)
 
 
@@ -316,15 +329,6 @@ def test_sl103_gains_only_what_is_exposed_of_waiting() -> None:
     (finding,) = explained(k).findings
     assert (finding.code, finding.gain_ns_at_most) == ("SL103", 600)
     assert "1.0 µs (1.0 % of the window), 100.0 % of the time of all communication" in finding.claim
-
-
-def test_sl201_does_not_blame_the_host_for_a_launch_in_time() -> None:
-    # host       launch b
-    # device     ├──── a ────┤            ├─ b ─┤      b waits for something else
-    k = Kineto()
-    k.kernel(GEMM, 0, 50_000, launch=EARLY)
-    k.kernel(GEMM, 57_000, WINDOW_NS, launch=(49_000, 49_500))
-    assert codes(k) == []
 
 
 def test_sl201_and_sl202_carry_a_caveat_where_the_recording_slowed_the_host() -> None:
@@ -392,7 +396,6 @@ def test_sl205_counts_of_a_gap_only_what_is_in_the_window() -> None:
     assert (finding.code, finding.gain_ns_at_most) == ("SL205", 4_000)
 
 
-@pytest.mark.xfail(strict=True, reason="a window in which nothing runs cannot be explained yet")
 def test_sl301_is_not_found_where_nothing_ran() -> None:
     # device   ├ a ┤                    ├ b ┤
     # window             ├────┤

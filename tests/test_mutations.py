@@ -21,6 +21,7 @@ import json
 import random
 import re
 import signal
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 from conftest import DATA, KINETO
@@ -37,6 +39,9 @@ from kineto import Kineto
 
 from sublight.errors import InputError
 from sublight.explain import explain
+from sublight.observe import events as events_module
+from sublight.observe import kineto as kineto_module
+from sublight.observe.events import Buffer
 from sublight.observe.kineto import read_kineto
 from sublight.show.json import document
 from sublight.trace import Trace
@@ -275,8 +280,7 @@ def zeros(rng: random.Random, b: Base) -> Mutant:
     """A hole, as file systems leave it after a crash."""
     low = rng.randrange(b.spans[0][0], b.spans[-1][1])
     high = min(low + 512, b.spans[-1][1])
-    text = b.text[:low] + bytes(high - low) + b.text[high:]
-    return changed(b, f"zeros {low}:{high}", text, set(range(low, high)))
+    return spliced(b, f"zeros {low}:{high}", [(0, low), bytes(high - low), (high, len(b.text))])
 
 
 TEXT_MUTATIONS: tuple[Callable[[random.Random, Base], Mutant], ...] = (
@@ -403,3 +407,235 @@ def test_200_mutated_files(tmp_path: Path) -> None:
 @pytest.mark.heavy
 def test_2000_mutated_files(tmp_path: Path) -> None:
     storm(2_000, tmp_path)
+
+
+# ---------------------------------------------------------------- every event damaged
+
+EVERY: dict[str, Callable[[bytes], bytes]] = {
+    "name not closed": lambda e: e.replace(b'gemm"', b"gemm", 1),
+    "quotes in the name": lambda e: e.replace(b"gemm", b'g"em"m', 1),
+    "bytes that are not UTF-8": lambda e: e.replace(b"gemm", b"g\xff\xfem", 1),
+    "not a number": lambda e: e.replace(b'"x": 1', b'"x": -nan', 1),
+    "empty value": lambda e: e.replace(b'"x": 1', b'"x": ', 1),
+    "trailing comma": lambda e: e.replace(b'"x": 1', b'"x": 1,', 1),
+    "no closing brace": lambda e: e.removesuffix(b"}"),
+    "no opening brace": lambda e: e.removeprefix(b"{"),
+    "list closed behind each": lambda e: e + b"]",
+    "root closed behind each": lambda e: e + b'], "x": [0',
+    "stray text": lambda e: e + b" oops",
+    "brackets": lambda e: e.replace(b'"x": 1', b'"x": [[[[[[', 1),
+    "zeros": lambda e: e.replace(b"gemm", b"\0\0\0\0", 1),
+}
+
+
+def event_text(i: int) -> bytes:
+    return (b'{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": %d.125, "dur": 1.5, "args": '
+            b'{"device": 0, "stream": 7, "correlation": %d, "x": 1}}' % (2 * i, i))
+
+
+def damaged_everywhere(damage: Callable[[bytes], bytes], count: int) -> bytes:
+    return b'{"traceEvents": [\n' + b",\n".join(damage(event_text(i)) for i in range(count)) + b'], "x": 1}'
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_file_in_which_every_event_is_damaged_costs_a_bounded_look_at_each(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work is counted in bytes handed to a decoder: no more than so many times the file, however long it is."""
+    looked_at = 0
+    mends = events_module._mends
+
+    def counted(text: bytes) -> Iterator[tuple[str, str]]:
+        nonlocal looked_at
+        for mended in mends(text):
+            looked_at += len(text)
+            yield mended
+
+    def decoded(text: Buffer) -> list[Any]:
+        nonlocal looked_at
+        looked_at += len(text)
+        return decode(text)
+
+    monkeypatch.setattr(events_module, "_mends", counted)
+    monkeypatch.setattr(kineto_module, "_decode_any", decoded)
+    decode = msgspec.json.Decoder(list[kineto_module.Event]).decode
+    count = 5_000
+    text = damaged_everywhere(EVERY[kind], count)
+    path = tmp_path / "all.json"
+    path.write_bytes(text)
+    q = read_kineto(str(path)).quality
+    assert q.events + q.lost == count
+    assert q.damaged
+    assert looked_at < 24 * len(text)
+    if kind in ("no closing brace", "no opening brace", "zeros"):
+        assert q.events == 0 or kind == "no opening brace"
+    elif kind not in ("name not closed", "brackets"):
+        assert q.events == count, "all of these can be mended"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", EVERY)
+def test_20_mb_in_which_every_event_is_damaged(kind: str, tmp_path: Path) -> None:
+    count = 20_000_000 // len(event_text(0))
+    path = tmp_path / "all.json"
+    path.write_bytes(damaged_everywhere(EVERY[kind], count))
+    with at_most(90):
+        q = read_kineto(str(path)).quality
+    assert q.events + q.lost == count
+
+
+# ---------------------------------------------------------------- nasty files
+
+
+def answer(path: Path, data: bytes) -> Trace | str:
+    """The trace, or the words of the error."""
+    path.write_bytes(data)
+    try:
+        with at_most(LONGEST_CASE_S):
+            trace = read_kineto(str(path))
+            explain(trace)
+            return trace
+    except InputError as error:
+        assert "\n" not in str(error)
+        return str(error)
+
+
+@pytest.mark.parametrize(("data", "said"), [
+    (b"[", "no device activity"),
+    (b"[]", "no device activity"),
+    (b'{"traceEvents": []}', "no device activity"),
+    (b'{"traceEvents": [', "no device activity"),
+    (b"{", "got JSON without one"),
+    (b"{}", "got JSON without one"),
+    (b'{"traceEvents": null}', "got JSON without one"),
+    (b"null", "got something else"),
+    (b"\0" * 1000, "got something else"),
+    (b" \n\n ", "got something else"),
+    (b"[1, 2, 3]", "got JSON without one"),
+    (b'[{"a": 1}, {"a": 2}]', "no device activity"),
+    (b"[" * 100_000, "got JSON without one"),
+    (b'{"a":' * 100_000, "got JSON without one"),
+    (b'{"traceEvents": ' + b"[" * 100_000, "no device activity"),
+    (b'{"traceEvents": [' + b'{"ph":' * 100_000, "no device activity"),
+    ("\ufeff{}".encode("utf-16-le"), "UTF-16"),
+    ("\ufeff{}".encode("utf-16-be"), "UTF-16"),
+    ('{"traceEvents": []}'.encode("utf-16-le"), "UTF-16"),
+], ids=lambda value: repr(value[:24]) if isinstance(value, bytes) else "")
+def test_files_that_hold_no_trace_get_one_clear_error(data: bytes, said: str, tmp_path: Path) -> None:
+    got = answer(tmp_path / "t.json", data)
+    assert isinstance(got, str)
+    assert said in got
+
+
+def test_deep_nesting_inside_one_event_loses_that_event_only(tmp_path: Path) -> None:
+    deep = event_text(1).replace(b'"x": 1', b'"x": ' + b"[" * 100_000 + b"]" * 100_000)
+    got = answer(tmp_path / "t.json", b'{"traceEvents": [' + event_text(0) + b"," + deep + b"," + event_text(2) + b"]}")
+    assert isinstance(got, Trace)
+    assert (got.quality.events, got.quality.lost) == (2, 1)
+
+
+def test_a_long_file_without_an_event_list_is_refused_before_it_is_all_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 40 limits' worth of text, little more than the limit is read."""
+    monkeypatch.setattr(events_module, "LIMIT_BYTES", 1 << 20)
+    handed = 0
+
+    def blocks() -> Iterator[bytes]:
+        nonlocal handed
+        yield b'{"metadata": ['
+        for _ in range(40 << 2):
+            handed += 1 << 18
+            yield b'"filler", ' * 26_214 + b"      "
+
+    codec = events_module.Codec(lambda text: [], lambda value: None)
+    with pytest.raises(InputError, match="got JSON without one"):
+        list(events_module.events(blocks(), codec, events_module.Tally(), "t.json"))
+    assert handed < 3 << 20
+
+
+@pytest.mark.heavy
+def test_a_head_of_200_mb(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    with path.open("wb") as file:
+        file.write(b'{"metadata": [0')
+        for _ in range(200):
+            file.write(b', "filler"' * 104_857)
+        file.write(b"]}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="got JSON without one"), at_most(60):
+            read_kineto(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 150 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_byte_order_mark_of_utf_8_is_read_over(tmp_path: Path) -> None:
+    k = small_run()
+    got = answer(tmp_path / "t.json", b"\xef\xbb\xbf" + k.text(indent=2).encode())
+    assert isinstance(got, Trace)
+    assert (got.quality.events, got.quality.damaged, got.rank) == (len(k.events), False, 0)
+
+
+@pytest.mark.parametrize("indent", ["kineto", 2, None])
+def test_two_traces_one_behind_the_other_are_refused(indent: Any, tmp_path: Path) -> None:
+    text = small_run().text(indent=indent).encode()
+    got = answer(tmp_path / "t.json", text + b"\n" + text)
+    assert isinstance(got, str)
+    assert "two traces" in got
+
+
+def test_a_second_list_of_events_in_one_root_is_read_and_said(tmp_path: Path) -> None:
+    one = b'"traceEvents": [' + b",".join(event_text(i) for i in range(30)) + b"]"
+    two = b'"traceEvents": [' + b",".join(event_text(i) for i in range(30, 40)) + b"]"
+    got = answer(tmp_path / "t.json", b"{" + one + b', "x": 1, ' + two + b"}")
+    assert isinstance(got, Trace)
+    assert (got.quality.events, got.quality.lost) == (40, 0)
+    assert got.quality.repaired == {"a second list of events": 1}
+
+
+def test_of_a_key_that_an_event_has_twice_the_last_counts(tmp_path: Path) -> None:
+    twice = event_text(0).replace(b'"dur": 1.5', b'"dur": 9, "dur": 1.5')
+    got = answer(tmp_path / "t.json", b'{"traceEvents": [' + twice + b"]}")
+    assert isinstance(got, Trace)
+    assert (got.quality.events, got.quality.lost, got.activities.dur_ns.tolist()) == (1, 0, [1500])
+
+
+def test_arguments_may_hold_objects_that_look_like_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "CHUNK_BYTES", 2_000)             # so that many cuts fall beside such objects
+    inside = b'"x": [{"name": 1}, {"id": 2, "y": [{"name": 3}, {"args": 4}]}]'
+    listed = b",\n".join(event_text(i).replace(b'"x": 1', inside) for i in range(200))
+    got = answer(tmp_path / "t.json", b'{"traceEvents": [' + listed + b"]}")
+    assert isinstance(got, Trace)
+    assert (got.quality.events, got.quality.damaged) == (200, False)
+
+
+def test_a_closing_bracket_in_the_middle_does_not_end_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events_module, "CHUNK_BYTES", 4_000)             # the rest of the file is many chunks away
+    text = damaged_everywhere(lambda e: e, 500).replace(event_text(250), event_text(250) + b'], "y": [0')
+    got = answer(tmp_path / "t.json", text)
+    assert isinstance(got, Trace)
+    assert (got.quality.events, got.quality.lost) == (500, 0)
+    assert got.quality.repaired == {"list of events closed too early": 1}
+    assert not got.quality.cut_short
+
+
+@pytest.mark.parametrize("indent", ["kineto", 2, None])
+@pytest.mark.parametrize("missing", [1, 2, 10])
+def test_a_root_that_is_not_closed_is_cut_short(indent: Any, missing: int, tmp_path: Path) -> None:
+    k = small_run()
+    got = answer(tmp_path / "t.json", k.text(indent=indent).encode()[:-missing])
+    assert isinstance(got, Trace)
+    assert (got.quality.events, got.quality.lost, got.quality.cut_short) == (len(k.events), 0, True)
+
+
+def test_time_stamps_of_old_files_keep_their_last_digit_in_a_mended_event(tmp_path: Path) -> None:
+    """19 digits: more than a double has."""
+    bad = event_text(0).replace(b'"ts": 0.125', b'"ts": 1700000000123456.789').replace(b'"x": 1', b'"x": -nan')
+    got = answer(tmp_path / "t.json", b'{"traceEvents": [' + bad + b"]}")
+    assert isinstance(got, Trace)
+    assert got.activities.ts_ns.tolist() == [1_700_000_000_123_456_789]
+    assert got.quality.repaired == {"not-a-number": 1}

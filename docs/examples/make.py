@@ -2,7 +2,8 @@
 
     python docs/examples/make.py                  # into docs/examples
 
-None was recorded. Times are microseconds after the first activity; drawings show the device unless they say host.
+None was recorded. Times are microseconds after the first activity. Drawings show the device, where they do not say
+host.
 """
 
 from __future__ import annotations
@@ -61,16 +62,26 @@ def ns(us: float) -> int:
     return round((us + ORIGIN) * 1_000)
 
 
-def exposed() -> Page:
+def exposed(rank: int = 0, computes: int = 4_000, arrives: int = 3_000) -> Page:
     """   compute  ├─ gemm 0–4000 ─┤               ├─ gemm 6000–10000 ─┤
           comm.               ├─ all-reduce 3000–6000 ─┤
                               hidden ┘└ exposed 2000 ┘                      """
-    page = Page()
+    page = Page(rank=rank, world_size=3)
     page.step(1, -950, -800)
-    page.kernel(GEMM, 0, 4_000)
-    page.kernel(ALL_REDUCE, 3_000, 6_000, stream=COMM, blocks=24)
+    page.kernel(GEMM, 0, computes)
+    page.kernel(ALL_REDUCE, arrives, 6_000, stream=COMM, blocks=24)
     page.kernel(GEMM, 6_000, 10_000)
     return page
+
+
+def exposed_rank1() -> Page:
+    """The same step on another rank, which comes 2000 later to the all-reduce."""
+    return exposed(1, 5_000, 5_000)
+
+
+def exposed_rank2() -> Page:
+    """And on one that comes 1000 earlier."""
+    return exposed(2, 2_000, 2_000)
 
 
 def sms_held() -> Page:
@@ -114,6 +125,15 @@ def blocked() -> Page:
     page.copy("DtoH", 4_000, 4_010, nbytes=4)
     page.wait("cudaStreamSynchronize", 500, 6_000)
     page.kernel(GEMM, 6_200, 10_000, at=6_190)
+    return page
+
+
+def dependency() -> Page:
+    """   ├─ gemm 0–4000 ─┤   idle 500   ├─ gemm 4500–10000 ─┤   both launched before the first began   """
+    page = Page()
+    page.step(1, -950, -800)
+    page.kernel(GEMM, 0, 4_000)
+    page.kernel(GEMM, 4_500, 10_000)
     return page
 
 
@@ -227,8 +247,8 @@ def idle() -> Page:
 
 
 TRACES: tuple[Callable[[], Page], ...] = (
-    exposed, sms_held, waiting, starved, blocked, short_kernels, host_copies, unclassified, memory_bound,
-    graphs, incomplete, no_steady_step, host_stall, idle,
+    exposed, exposed_rank1, exposed_rank2, sms_held, waiting, starved, blocked, dependency, short_kernels,
+    host_copies, unclassified, memory_bound, graphs, incomplete, no_steady_step, host_stall, idle,
 )
 
 

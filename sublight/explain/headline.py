@@ -60,10 +60,15 @@ def _idle(view: View) -> str:
 
 
 def _lost(view: View) -> str | None:
-    """With launches lost, idle time means nothing: the verdict is refused."""
-    links = view.links
-    if links is None or links.launches_without_activity <= LOST_LAUNCHES * links.launches:
+    """Where activity is missing from the file, idle time means nothing: the verdict is refused."""
+    links, empty = view.links, sum(step.window is None for step in view.steps)
+    if links is not None and links.launches_without_activity > LOST_LAUNCHES * links.launches:
+        why = f"{links.launches_without_activity} of {links.launches} launches have no kernel in the file"
+    elif links is not None and links.partial_replays:
+        why = f"{links.partial_replays} of {links.graph_launches} CUDA-graph launches show only some of their kernels"
+    elif 2 * empty > len(view.steps):
+        why = f"{empty} of {len(view.steps)} marked steps have no activity in the file"
+    else:
         return None
-    return (f"No verdict on idle time: {links.launches_without_activity} of {links.launches} launches have no kernel "
-            f"in the file. What is there fills {percent(view.share(view.budget.busy_ns))} of "
+    return (f"No verdict on idle time: {why}. What is there fills {percent(view.share(view.budget.busy_ns))} of "
             f"{ms(view.budget.window_ns)}.")

@@ -45,6 +45,7 @@ class Links:
     launches_without_activity: int
     lost_launch: B                   # per call: should have had device activity, has none
     graph_launches: int
+    partial_replays: int             # of them, with under half of the kernels that others like them have
     graph_ns: int                    # summed duration of kernels under CUDA-graph launches
     kernel_ns: int                   # summed duration of kernels
     before_launch: int               # activities that start before their launch does
@@ -76,10 +77,23 @@ def link(trace: Trace) -> Links:
         call=call, launch_ns=launch_ns, before_recording=before, activities=len(call), linked=int(found.sum()),
         linked_to_op=int(among(a.external_id, trace.ops.external_id).sum()),
         launches=int(launching.sum()), launches_without_activity=int(lost.sum()), lost_launch=lost,
-        graph_launches=int(graph_call.sum()), graph_ns=int(a.dur_ns[under_graph].sum()),
+        graph_launches=int(graph_call.sum()), partial_replays=_partial_replays(a.name, call, under_graph),
+        graph_ns=int(a.dur_ns[under_graph].sum()),
         kernel_ns=int(a.dur_ns[kernels].sum()),
         before_launch=int((lead > 0).sum()), largest_lead_ns=int(max(lead.max(initial=0), 0)),
     )
+
+
+def _partial_replays(name: I32, call: I32, under_graph: B) -> int:
+    """Graph launches that show under half of the kernels of another launch that begins with the same kernel: replays
+    of one graph run the same kernels, so that the rest were lost (Hyperloom PR#1047)."""
+    rows = np.flatnonzero(under_graph)
+    _, first, counts = np.unique(call[rows], return_index=True, return_counts=True)
+    most: dict[int, int] = {}
+    firsts = name[rows[first]].tolist()
+    for kernel, count in zip(firsts, counts.tolist(), strict=True):
+        most[kernel] = max(most.get(kernel, 0), count)
+    return sum(2 * count < most[kernel] for kernel, count in zip(firsts, counts.tolist(), strict=True))
 
 
 def _by_correlation(ids: I64, ts_ns: I64, call_ids: I64, call_ts_ns: I64) -> I32:

@@ -41,6 +41,12 @@ def refusals(
             "kernel in the file: what looks idle may have been busy",
             "a fresh process, fewer steps (active=3), and torch.cuda.synchronize() before the profiler stops",
         ))
+    if links is not None and links.partial_replays:
+        out.append(Refusal(
+            "how idle the device is", f"{links.partial_replays} of {links.graph_launches} CUDA-graph launches show "
+            "under half of the kernels that others like them have: what looks idle may have been busy",
+            "a fresh process and fewer steps, so that the profiler's buffers hold",
+        ))
     if links is not None and links.kernel_ns and links.graph_ns > MANY_UNDER_GRAPHS * links.kernel_ns:
         out.append(Refusal(
             "operators behind kernels", f"{links.graph_ns / links.kernel_ns:.0%} of kernel time runs under CUDA-graph "

@@ -141,6 +141,8 @@ def kernel_rows(trace: Trace, rows: I64, inside_ns: I64, part: I32) -> tuple[Ker
     """The device activities collapsed by name."""
     from sublight.observe.kernel_name import classify
 
+    if not len(rows):
+        return ()
     a = trace.activities
     kinds = ("kernel", "memcpy", "memset")
     blocks = np.prod(a.grid[rows].astype(np.int64), axis=1)

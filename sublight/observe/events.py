@@ -76,33 +76,68 @@ def events(blocks: Iterator[bytes], codec: Codec[E], tally: Tally, name: str) ->
     Raises InputError when no event list can be found, or when a second trace follows the first.
     """
     blocks = _from_first_event(blocks, tally, name)
-    buffer = bytearray(b"[")                      # always `[`, then text from the start of an event on
+    text = _Text()
     size = CHUNK_BYTES
-    while _fill(buffer, blocks, size):
-        cut = _cut(buffer)
+    while text.fill(blocks, size):
+        cut = _cut(text.buffer, text.used)
         if cut is None and size < LIMIT_BYTES:    # one event is longer than a chunk: read on
             size *= 2
             continue
         size = CHUNK_BYTES
-        end, next_start = cut or (len(buffer), len(buffer))
-        batch = _decoded(buffer, end, codec)
+        end, next_start = cut or (text.used, text.used)
+        batch = _decoded(text.buffer, end, codec)
         if batch is None:
-            text = bytes(buffer[1:end])
-            tail = yield from _salvage(text, codec, tally, name)
+            tail = yield from _salvage(text.part(1, end), codec, tally, name)
             if tail is not None:                  # and yet another event was found behind it
                 _closed_early(tail, tally, name)
         else:
             yield batch
-        del buffer[1:next_start]
-    last = yield from _salvage(bytes(buffer[1:]), codec, tally, name)
+        text.drop(next_start)
+    last = yield from _salvage(text.part(1, text.used), codec, tally, name)
     tally.tail = last or b""
     in_object = tally.head.lstrip().startswith(b"{")
     tally.cut_short = last is None or (in_object and not last.rstrip(b" \t\r\n\0").endswith(b"}"))
 
 
+class _Text:
+    """Text from the start of an event on, behind a `[`, in one buffer that is filled again and again: fresh memory
+    for each chunk would cost as much as decoding it."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(CHUNK_BYTES * 2)
+        self.buffer[0:1], self.used = b"[", 1
+
+    def fill(self, blocks: Iterator[bytes], size: int) -> bool:
+        """Grow to a size; False when the blocks end before."""
+        while self.used < size:
+            block = next(blocks, None)
+            if block is None:
+                return False
+            self._add(block)
+        return True
+
+    def _add(self, block: bytes) -> None:
+        end = self.used + len(block)
+        if end >= len(self.buffer):
+            self.buffer.extend(bytes(max(end + 1, 2 * len(self.buffer)) - len(self.buffer)))
+        self.buffer[self.used : end] = block
+        self.used = end
+
+    def part(self, start: int, end: int) -> bytes:
+        """A copy of what stands between two places."""
+        return bytes(memoryview(self.buffer)[start:end])
+
+    def drop(self, until: int) -> None:
+        """Forget what stands before a place."""
+        rest = self.part(until, self.used)
+        self.used = 1
+        self._add(rest)
+
+
 def _decoded(buffer: bytearray, end: int, codec: Codec[E]) -> list[E] | None:
-    """The events of buffer[:end], decoded in place: the byte at `end` serves as the closing bracket meanwhile."""
-    if end == len(buffer):
+    """The events of buffer[:end], decoded in place: the byte at `end` serves as the closing bracket meanwhile.
+    None where they are damaged."""
+    if buffer.find(0, 0, end) >= 0:               # a hole that a crash left: never inside sound text
         return None
     kept, buffer[end] = buffer[end], CLOSE
     view = memoryview(buffer)[: end + 1]
@@ -154,24 +189,14 @@ def _kind(text: bytearray, name: str) -> str:
     return "JSON without one" if text[:4096].lstrip()[:1] in (b"{", b"[") else "something else"
 
 
-def _fill(buffer: bytearray, blocks: Iterator[bytes], size: int) -> bool:
-    """Grow the buffer to a size; False when the blocks end before."""
-    while len(buffer) < size:
-        block = next(blocks, None)
-        if block is None:
-            return False
-        buffer += block
-    return True
-
-
-def _cut(text: bytearray) -> tuple[int, int] | None:
+def _cut(text: bytearray, used: int) -> tuple[int, int] | None:
     """(end of the last complete event, start of the one after it): the last `}, {` of the text that is followed
     by an event's first key and its phase."""
-    window = 1 << 16
+    window = 1 << 14
     while True:
-        start, later = max(0, len(text) - window), len(text)
-        for found in reversed(list(BETWEEN_EVENTS.finditer(text, start))):
-            if EVENT_START.match(text, found.end()) and PHASE_KEY.search(text, found.end(), later):
+        start, later = max(0, used - window), used
+        for found in reversed(list(BETWEEN_EVENTS.finditer(text, start, used))):
+            if EVENT_START.match(text, found.end(), used) and PHASE_KEY.search(text, found.end(), later):
                 return found.start() + 1, found.end()
             later = found.start()
         if start == 0:
@@ -224,7 +249,7 @@ def _salvage(text: bytes, codec: Codec[E], tally: Tally, name: str) -> Generator
         width = max(1, min(width, count - at))
         run = text[edges[at] : edges[at + width]].rstrip().removesuffix(b",")
         try:
-            batch = codec.decode(b"[" + run + b"]")
+            batch = codec.decode(b"[" + run + b"]" if b"\0" not in run else b"")
         except UNREADABLE:
             if width > 1:
                 width //= 2
@@ -270,6 +295,8 @@ def _one(piece: bytes, codec: Codec[E], tally: Tally, *, last: bool) -> tuple[li
             value, end = (_LAX if kind else _STRICT).raw_decode(mended)
         except (ValueError, RecursionError, ArithmeticError):
             continue
+        if "\0" in mended[:end]:                 # not a repair: two events may have met around the hole
+            break
         behind = mended[end:]
         tail = behind if LIST_END.match(behind) else None
         stray = behind.strip(", \t\r\n") if tail is None else ""

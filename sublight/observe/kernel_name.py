@@ -2,6 +2,9 @@
 
 `classify` is a pure function of the name. What it knows is data, in `catalog/kernels.toml`: an ordered list
 of rules, the first that matches decides. No rule is a default: a name that tells nothing is "unclassified".
+
+A regular expression is compiled only when a name holds a literal that the expression cannot do without: compiling
+all of them takes longer than reading a small trace.
 """
 
 import re
@@ -57,21 +60,62 @@ class KernelName:
     rule: str | None  # id of the rule that matched
 
 
+class Pattern:
+    """A regular expression (verbose), compiled when a text first holds one of the literals that it needs."""
+
+    __slots__ = ("_compiled", "needs", "source")
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.needs = needed(source)  # lower case; empty if unknown
+        self._compiled: re.Pattern[str] | None = None
+
+    def search(self, text: str, lower: str) -> re.Match[str] | None:
+        """The first match in `text`; `lower` is the same text in lower case."""
+        if self.needs:
+            for literal in self.needs:
+                if literal in lower:
+                    break
+            else:
+                return None
+        if self._compiled is None:
+            self._compiled = re.compile(self.source, re.VERBOSE)
+        return self._compiled.search(text)
+
+
 @dataclass(frozen=True)
 class Rule:
     """One `[[rule]]` of the catalogue."""
 
     id: str
-    match: re.Pattern[str]  # searched in the qualified function name, templates and parameters cut away
-    inside: re.Pattern[str] | None  # if given, must also be found in the whole demangled name
+    match: Pattern | None  # searched in the qualified function name, templates and parameters cut away
+    words: tuple[str, ...]  # or one of these phrases is among the words of that name, each as `_words` spells it
+    inside: Pattern | None  # if given, must also be found in the whole demangled name
     category: str
     library: str | None
     family: str | None
     number_format: str | None
     examples: tuple[str, ...]
 
-    def matches(self, function: str, full: str) -> bool:
-        return bool(self.match.search(function) and (self.inside is None or self.inside.search(full)))
+
+@dataclass(frozen=True)
+class _Name:
+    """What rules look at."""
+
+    full: str
+    full_lower: str
+    function: str
+    lower: str
+    words: str
+
+    def hits(self, rule: Rule) -> bool:
+        if not (rule.match and rule.match.search(self.function, self.lower)):
+            for phrase in rule.words:
+                if phrase in self.words:
+                    break
+            else:
+                return False
+        return rule.inside is None or rule.inside.search(self.full, self.full_lower) is not None
 
 
 @lru_cache(maxsize=65536)
@@ -84,7 +128,8 @@ def classify(name: str) -> KernelName:
     full = demangled(name)
     typed, function = _function(full)
     short = typed if len(typed) <= len(function) + _ELIDE else _elided(typed, function)
-    rule = next((rule for rule in rules() if rule.matches(function, full)), None)
+    seen = _Name(full, full.lower(), function, function.lower(), _words(function))
+    rule = next((rule for rule in rules() if seen.hits(rule)), None)
     if rule is None:
         return KernelName(full, short, "unclassified", None, None, None, None, None)
     told = typed[:_LOOK]
@@ -111,8 +156,9 @@ def rules() -> tuple[Rule, ...]:
     return tuple(
         Rule(
             id=t["id"],
-            match=re.compile(t["match"], re.VERBOSE),
-            inside=re.compile(t["inside"], re.VERBOSE) if "inside" in t else None,
+            match=Pattern(t["match"]) if "match" in t else None,
+            words=tuple(_words(phrase) for phrase in t.get("words", ())),
+            inside=Pattern(t["inside"]) if "inside" in t else None,
             category=t["category"],
             library=t.get("library"),
             family=t.get("family"),
@@ -124,21 +170,95 @@ def rules() -> tuple[Rule, ...]:
 
 
 @cache
-def _patterns(table: str) -> tuple[tuple[re.Pattern[str], str | None], ...]:
+def _patterns(table: str) -> tuple[tuple[Pattern, str | None], ...]:
     """The patterns of a smaller table of the catalogue, each with the word that it stands for."""
-    rows = _catalogue()[table]
-    return tuple((re.compile(t["match"], re.VERBOSE), t.get("format") or t.get("library")) for t in rows)
+    return tuple((Pattern(t["match"]), t.get("format") or t.get("library")) for t in _catalogue()[table])
 
 
 def _first(table: str, text: str) -> str | None:
-    return next((word for pattern, word in _patterns(table) if pattern.search(text)), None)
+    lower = text.lower()
+    return next((word for pattern, word in _patterns(table) if pattern.search(text, lower)), None)
 
 
 def _tile(typed: str) -> tuple[int, ...] | None:
+    lower = typed.lower()
     for pattern, _ in _patterns("tile"):
-        if found := pattern.search(typed):
+        if found := pattern.search(typed, lower):
             return tuple(int(side) for side in found.groups() if side)
     return None
+
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+
+def _words(name: str) -> str:
+    """`turbomind::MoeGateFp8Kernel_v2` -> ` turbomind moe gate fp 8 kernel v 2 `."""
+    return f" {' '.join(_WORD.findall(name)).lower()} "
+
+
+# ---- which literals a regular expression needs -------------------------------------------------------------
+
+_PIECE = re.compile(
+    r"""\s+ | (?P<literal>(?:[A-Za-z0-9_:,<>=!@~"'/;&%-]|\\[^A-Za-z0-9])+) | \\. | \{[0-9,]*\} | \[\^?\]?(?:[^\]\\]|\\.)*\]
+      | (?P<look>\(\?<?[=!]) | (?P<open>\((?:\?[a-z]*:)?) | (?P<end>[|)]) | .""",
+    re.VERBOSE | re.DOTALL,
+)
+_REPEAT = re.compile(r"\s*(?:[?*]|\{0?,)")  # what precedes may be absent
+
+
+def needed(source: str) -> tuple[str, ...]:
+    """Literals, lower case, one of which is in every text that the verbose expression `source` matches.
+
+    >>> needed(r"(?: rms | layer_? ) norm_kernel | \\b silu\\w*")
+    ('norm_kernel', 'silu')
+    """
+    found, _ = _alternatives(source, 0)
+    return tuple(sorted(found)) if found else ()
+
+
+def _alternatives(source: str, at: int) -> tuple[set[str] | None, int]:
+    """What the alternatives from `at` to the end of their group need, and where the group ends."""
+    total: set[str] | None = set()
+    while True:
+        best, at, closes = _sequence(source, at)
+        total = total | best if total is not None and best else None
+        if closes:
+            return total, at
+
+
+def _sequence(source: str, at: int) -> tuple[set[str], int, bool]:
+    """One alternative: the best that it needs, where it ends, and whether the group ends there."""
+    best: set[str] = set()
+    length, run = 0, ""
+
+    def offer(candidate: set[str] | None) -> None:
+        nonlocal best, length
+        if candidate and (shortest := min(map(len, candidate))) > length:
+            best, length = candidate, shortest
+
+    while piece := _PIECE.match(source, at):
+        text, at = piece[0], piece.end()
+        kind = piece.lastgroup
+        if kind == "literal":
+            run += text.replace("\\", "").lower()
+            if _REPEAT.match(source, at):
+                offer({run[:-1]} if len(run) > 1 else None)
+                run = ""
+            continue
+        if text.isspace():
+            continue
+        if run:
+            offer({run})
+            run = ""
+        if kind == "end":
+            return best, at, text == ")"
+        if kind in ("open", "look"):
+            inner, at = _alternatives(source, at)
+            if kind == "open" and not _REPEAT.match(source, at):
+                offer(inner)
+    if run:
+        offer({run})
+    return best, at, True
 
 
 # ---- from a symbol to the name of a function ---------------------------------------------------------------

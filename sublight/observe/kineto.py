@@ -60,11 +60,14 @@ PHASES = {"M": "metadata", "i": "instant", "I": "instant", "s": "flow", "f": "fl
           "B": "begin/end", "E": "begin/end", "b": "begin/end", "e": "begin/end", "n": "begin/end"}
 
 EXACT_BELOW_US = float(1 << 43)          # a double holds nanoseconds of microsecond counts up to here
+# Control characters and those that turn the direction of text: a name must not steer a terminal.
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 LARGE_STAMP = re.compile(rb'"ts"\s*:\s*"?\d{13,}\.')      # from 1e12 on; below, a double holds the nanoseconds
 SHAPES_KEY = re.compile(rb'"Input [Dd]ims"')
 SHAPES_WITHIN = 100_000                  # events: where operators have shapes, one of the first ones has
 FARTHEST_NS = 1 << 62
 DISPLACED_GAP_NS = 3600 * 10**9
+LONGEST_NS = 30 * 24 * 3600 * 10**9      # no recording is longer; sums of what lies within it are exact in a double
 OVERRUN_SUCCESSORS = 8
 
 
@@ -532,7 +535,7 @@ def _finish(columns: _Columns, tally: Tally, damage: Damage, name: str) -> Trace
     head = _metadata(tally)
     base_ns = head.baseTimeNanoseconds
     base = base_ns if isinstance(base_ns, int) and abs(base_ns) < FARTHEST_NS else 0
-    texts = [n if isinstance(n, str) else "(no name)" for n in columns.names]
+    texts = [UNPRINTABLE.sub("\ufffd", n) if isinstance(n, str) else "(no name)" for n in columns.names]
     names = tuple(sorted(set(texts)))
     rank_of_name = {n: i for i, n in enumerate(names)}
     renamed = np.array([rank_of_name[t] for t in texts] or [0], np.int32)
@@ -648,10 +651,18 @@ def _keep(table: Any, rows: Any) -> Any:
 
 
 def _forward_only(table: Any, untimed: Counter[str]) -> Any:
+    """Without what no recording can hold: events that end before they start, and damaged digits."""
     bad = table.dur_ns < 0
     if bad.any():
         untimed["ends before it starts"] += int(bad.sum())
         table = _keep(table, ~bad)
+    far = table.dur_ns > LONGEST_NS
+    if len(far) and table.ts_ns.max() - table.ts_ns.min() > LONGEST_NS:
+        middle = np.partition(table.ts_ns, len(far) // 2)[len(far) // 2]
+        far |= np.abs(table.ts_ns - middle) > LONGEST_NS
+    if far.any():
+        untimed["more than a month long, or away from the rest"] += int(far.sum())
+        table = _keep(table, ~far)
     return table
 
 

@@ -11,6 +11,7 @@ import struct
 import sys
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 import zipfile
 import zlib
@@ -24,6 +25,7 @@ from sublight.errors import InputError
 
 BLOCK_BYTES = 256 << 10
 HTTP_TIMEOUT_S = 60
+URLS = ("http://", "https://")
 MAX_LAYERS = 3                      # a .zip of a .json.gz is real; a tower of archives is an attack
 
 LONGEST_MAGIC = 16
@@ -59,7 +61,9 @@ def label(path: str) -> str:
     around it."""
     if path == "-":
         return "standard input"
-    return Path(path.split("?", 1)[0].split("#", 1)[0]).name or "input"
+    if path.startswith(URLS):
+        path = urllib.parse.urlsplit(path).path
+    return Path(path).name or "input"
 
 
 def open_bytes(path: str, damage: Damage) -> Iterator[bytes]:
@@ -77,7 +81,7 @@ def open_bytes(path: str, damage: Damage) -> Iterator[bytes]:
 def _open_raw(path: str) -> IO[bytes]:
     if path == "-":
         return sys.stdin.buffer
-    if path.startswith(("http://", "https://")):
+    if path.startswith(URLS):
         try:
             response: IO[bytes] = urllib.request.urlopen(path, timeout=HTTP_TIMEOUT_S)
         except urllib.error.HTTPError as e:

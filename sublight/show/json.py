@@ -96,7 +96,8 @@ def _trace_quality(trace: Any, explanation: Explanation) -> dict[str, Any]:
         "links": None if links is None else {
             "activities": links.activities, "linked": links.linked, "linked_to_operator": links.linked_to_op,
             "launches": links.launches, "launches_without_activity": links.launches_without_activity,
-            "graph_launches": links.graph_launches, "graph_ns": links.graph_ns, "kernel_ns": links.kernel_ns,
+            "graph_launches": links.graph_launches, "partial_replays": links.partial_replays,
+            "graph_ns": links.graph_ns, "kernel_ns": links.kernel_ns,
             "before_launch": links.before_launch, "largest_lead_ns": links.largest_lead_ns,
         },
     }

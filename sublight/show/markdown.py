@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from sublight.budget import Budget
 from sublight.explain import Explained, Explanation
 from sublight.explain.headline import headline
 from sublight.explain.words import ms, percent
-from sublight.show.rows import quality_line, title, waterfall
+from sublight.show.rows import SMALL, BarRow, quality_line, title, waterfall
 
 MOST_FINDINGS = 5
+MOST_LINES = 25                  # of a device: what reads well in an issue
+AROUND = 8                       # lines that are neither parts nor findings
 
 
 def markdown(explanation: Explanation) -> str:
-    """A block for each device: verdict, budget, findings, quality."""
+    """A block for each device: verdict, budget, findings, what cannot be told, quality."""
     return "\n\n".join(_device(explained, explanation) for explained in explanation.devices) + "\n"
 
 
@@ -20,15 +23,29 @@ def _device(explained: Explained, explanation: Explanation) -> str:
     lines = [f"**{_cell(title(explained, explanation))}**: {headline(view)}", "",
              f"| where {ms(view.budget.window_ns)} went ({view.window}: {view.window_reason}) | time | share |",
              "|:--|--:|--:|"]
-    lines += [f"| {row.label} | {ms(row.ns)} | {percent(view.share(row.ns))} |" for row in waterfall(view.budget)]
+    listed = min(len(explained.findings), MOST_FINDINGS + 1)
+    lines += [f"| {row.label} | {ms(row.ns)} | {percent(view.share(row.ns))} |"
+              for row in _rows(view.budget, MOST_LINES - AROUND - listed)]
     lines.append("")
     for f in explained.findings[:MOST_FINDINGS]:
         gain = f" (at most {ms(f.gain_ns_at_most)})" if f.gain_ns_at_most else ""
         lines.append(f"- **{f.code} {f.title}**{gain}: {_cell(f.claim)}. {f.action}.")
     if len(explained.findings) > MOST_FINDINGS:
         lines.append(f"- and {len(explained.findings) - MOST_FINDINGS} more")
-    lines += ["", f"Trace: {quality_line(view)}."]
+    lines.append("")
+    if view.refusals:
+        lines.append(f"Cannot tell {'; '.join(refusal.what for refusal in view.refusals)}.")
+    lines.append(f"Trace: {quality_line(view)}.")
     return "\n".join(lines)
+
+
+def _rows(budget: Budget, most: int) -> tuple[BarRow, ...]:
+    """The waterfall in at most so many lines, where putting small parts together is enough for that."""
+    rows = waterfall(budget, SMALL)
+    for share in (0.01, 0.02, 0.05):
+        if len(rows) > most:
+            rows = waterfall(budget, share)
+    return rows
 
 
 def _cell(text: str) -> str:

@@ -18,7 +18,7 @@ def svg(explanation: Explanation) -> str:
     """The first device's waterfall (the longest window's, of several). Readable on light and dark grounds."""
     explained = max(explanation.devices, key=lambda d: d.view.budget.window_ns)
     view = explained.view
-    words = _wrapped(headline(view), 108)
+    words = _wrapped(headline(view), 98)
     top = 34 + 20 * len(words) + 14
     rows = waterfall(view.budget)
     communication = view.budget.communication
