@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from conftest import shared
 
-from sublight.explain import findings
+from sublight.explain import explain, findings
 from sublight.explain.findings import FINDINGS
+from sublight.observe.read import read
+from sublight.show.markdown import markdown
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -89,9 +91,8 @@ def test_the_example_of_a_finding_shows_the_finding(page: Path) -> None:
 
 
 @pytest.mark.parametrize("path", make_docs.traces(), ids=named)
-def test_a_pasted_block_is_short(path: Path, folder: Path) -> None:
-    block = make_docs.run(f"sublight explain {path.name} --format md", folder)
-    assert 5 < len(block.splitlines()) <= 25
+def test_a_pasted_block_is_short(path: Path) -> None:
+    assert 5 < len(markdown(explain(read(path))).splitlines()) <= 25
 
 
 def test_a_wrong_output_is_noticed(folder: Path) -> None:

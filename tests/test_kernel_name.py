@@ -33,7 +33,7 @@ def test_an_example_hits_its_own_rule_and_none_before(rule: Rule, example: str) 
 
 # ---- precision: no rule may match any name ---------------------------------------------------------------------
 
-SYLLABLES = re.findall("..", "bakozumitevesanimuposufigahitosebewajycopadufeskornalupiretavo")
+SYLLABLES = re.findall("..", "bakozumitevesanimuposufigahitosebewajycopadufeskornalopiretavo")
 WRAPPERS = (
     "{a}", "{a}_kernel", "fused_{a}", "{a}_{b}_kernel", "_{a}_fwd", "void {a}<float, 4>(int, float*)",
     "void {a}::{b}<__half, 128, true>({a}::Params)", "{a}::detail::{b}(float const*, int)", "{A}{B}Kernel",

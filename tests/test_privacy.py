@@ -203,7 +203,9 @@ def test_no_secret_in_place_of_what_is_expected(
     secret = Secrets()
     path = tmp_path / "trace.json"
     for value in (secret(key), [secret(key)], {"name": secret(key), "rank": secret(key), "id": secret(key)},
-                  [{"id": 0, "name": 5, "numSms": secret(key), "computeMajor": secret(key)}]):
+                  [{"id": 0, "name": 5, "numSms": secret(key), "computeMajor": secret(key)}],
+                  *({"backend": secret(key).split("/")[0], "rank": 0} for _ in SHAPES),
+                  *([{"id": 0, "name": secret(key)}] for _ in SHAPES)):
         path.write_text(json.dumps(full_of_secrets(secret) | {key: value}))
         for form, text in outputs(path, capsys):
             assert not leaks(text, secret), form

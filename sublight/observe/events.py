@@ -31,6 +31,7 @@ KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|s|bp|tts|cname|sf"
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 LIST_ROOT = re.compile(rb"\s*\[\s*(?:[{\]]|$)")
 EVENT_START = re.compile(rb'\{\s*"(?:' + KEYS + rb')"\s*:')
+KEY_BEFORE = re.compile(rb'"\s*:\s*\Z')
 BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
 PHASE_KEY = re.compile(rb'"ph"\s*:')
 COUNTED_KEY = re.compile(r'"(ph|ts|pid|tid)"\s*:')
@@ -222,10 +223,7 @@ def _starts(text: Buffer) -> list[int]:
 
 def _object_starts(text: Buffer) -> Iterator[int]:
     for found in EVENT_START.finditer(text):
-        at = found.start() - 1
-        while at >= 0 and text[at] in b" \t\r\n":
-            at -= 1
-        if at < 0 or text[at] != ord(":"):
+        if not KEY_BEFORE.search(text, max(0, found.start() - 64), found.start()):
             yield found.start()
 
 

@@ -72,12 +72,8 @@ class Pattern:
 
     def search(self, text: str, lower: str) -> re.Match[str] | None:
         """The first match in `text`; `lower` is the same text in lower case."""
-        if self.needs:
-            for literal in self.needs:
-                if literal in lower:
-                    break
-            else:
-                return None
+        if self.needs and not _any_in(self.needs, lower):
+            return None
         if self._compiled is None:
             self._compiled = re.compile(self.source, re.VERBOSE)
         return self._compiled.search(text)
@@ -90,6 +86,7 @@ class Rule:
     id: str
     match: Pattern | None  # searched in the qualified function name, templates and parameters cut away
     words: tuple[str, ...]  # or one of these phrases is among the words of that name, each as `_words` spells it
+    acronyms: tuple[str, ...]  # likewise, but by chance too common: only in a name that also has a word of `_USUAL`
     inside: Pattern | None  # if given, must also be found in the whole demangled name
     category: str
     library: str | None
@@ -107,15 +104,23 @@ class _Name:
     function: str
     lower: str
     words: str
+    usual: bool
 
     def hits(self, rule: Rule) -> bool:
-        if not (rule.match and rule.match.search(self.function, self.lower)):
-            for phrase in rule.words:
-                if phrase in self.words:
-                    break
-            else:
-                return False
+        if not (
+            (rule.match and rule.match.search(self.function, self.lower))
+            or _any_in(rule.words, self.words)
+            or (self.usual and _any_in(rule.acronyms, self.words))
+        ):
+            return False
         return rule.inside is None or rule.inside.search(self.full, self.full_lower) is not None
+
+
+def _any_in(phrases: tuple[str, ...], text: str) -> bool:
+    for phrase in phrases:  # a loop, since `any` with a generator takes three times as long
+        if phrase in text:
+            return True
+    return False
 
 
 @lru_cache(maxsize=65536)
@@ -128,7 +133,8 @@ def classify(name: str) -> KernelName:
     full = demangled(name)
     typed, function = _function(full)
     short = typed if len(typed) <= len(function) + _ELIDE else _elided(typed, function)
-    seen = _Name(full, full.lower(), function, function.lower(), _words(function))
+    words = _words(function)
+    seen = _Name(full, full.lower(), function, function.lower(), words, not _USUAL.isdisjoint(words.split()))
     rule = next((rule for rule in rules() if seen.hits(rule)), None)
     if rule is None:
         return KernelName(full, short, "unclassified", None, None, None, None, None)
@@ -157,7 +163,8 @@ def rules() -> tuple[Rule, ...]:
         Rule(
             id=t["id"],
             match=Pattern(t["match"]) if "match" in t else None,
-            words=tuple(_words(phrase) for phrase in t.get("words", ())),
+            words=tuple(_words(phrase) for phrase in t.get("words", ()) if len(phrase) > _ACRONYM),
+            acronyms=tuple(_words(phrase) for phrase in t.get("words", ()) if len(phrase) <= _ACRONYM),
             inside=Pattern(t["inside"]) if "inside" in t else None,
             category=t["category"],
             library=t.get("library"),
@@ -188,6 +195,10 @@ def _tile(typed: str) -> tuple[int, ...] | None:
     return None
 
 
+_ACRONYM = 3  # so many letters: `gdn`, `mla`
+_USUAL = frozenset(
+    "kernel kernels ker fwd bwd forward backward fused triton cuda impl decode prefill update step func task".split()
+)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 

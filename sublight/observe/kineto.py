@@ -59,6 +59,14 @@ KNOWN_IGNORED = frozenset({
 PHASES = {"M": "metadata", "i": "instant", "I": "instant", "s": "flow", "f": "flow", "t": "flow", "C": "counter",
           "B": "begin/end", "E": "begin/end", "b": "begin/end", "e": "begin/end", "n": "begin/end"}
 
+# Metadata that may be shown must look like what it is for.
+DEVICE_NAME = re.compile(
+    r"(?i:nvidia|tesla|quadro|geforce|titan|grid|amd|instinct|radeon|intel|ascend|gfx|[a-z]{1,2}\d{2,4}[a-z]?\b)"
+    r"[\w .()/+-]{0,56}"
+)
+ONE_BACKEND = r"(?:(?:cpu|cuda|hip|xpu):)?(?:nccl|gloo|mpi|ucc|hccl|xccl|rccl)"
+BACKEND = re.compile(f"{ONE_BACKEND}(?:,{ONE_BACKEND})*")
+
 EXACT_BELOW_US = float(1 << 43)          # a double holds nanoseconds of microsecond counts up to here
 # Control characters and those that turn the direction of text: a name must not steer a terminal.
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -740,8 +748,8 @@ def _positive(value: Any) -> int | None:
 
 
 def _device_name(value: Any) -> str | None:
-    """A device's name, if it looks like one: letters, digits, spaces and a few signs, at most 64 of them."""
-    if isinstance(value, str) and re.fullmatch(r"[\w .()/+-]{1,64}", value):
+    """A device's name, if it looks like one: a maker or a model, then letters, digits, spaces and a few signs."""
+    if isinstance(value, str) and DEVICE_NAME.fullmatch(value):
         return value
     return None
 
@@ -750,7 +758,7 @@ def _rank(info: Any, name: str) -> tuple[int | None, str, int | None, str | None
     """(rank, where it is from, world size, backend): from the metadata, else from the file's name."""
     found = info if isinstance(info, dict) else {}
     backend = found.get("backend")
-    backend = backend if isinstance(backend, str) and re.fullmatch(r"[a-z0-9_:,]{1,40}", backend) else None
+    backend = backend if isinstance(backend, str) and BACKEND.fullmatch(backend) else None
     world = _positive(found.get("world_size"))
     rank = found.get("rank")
     if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0:
