@@ -77,5 +77,5 @@ def by_key(key: str) -> Device:
     for device in catalog():
         if device.key == wanted:
             return device
-    near = difflib.get_close_matches(wanted, keys, 3, 0.4) or keys
+    near = [k for k in keys if k.startswith(wanted)] or difflib.get_close_matches(wanted, keys, 3, 0.4) or keys
     raise InputError(f"no device '{key}' in the catalog; nearest: {', '.join(near)}")

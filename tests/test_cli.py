@@ -312,6 +312,13 @@ def test_a_table_that_is_no_terminals_is_80_columns_wide(which: str, trace: Path
     assert max(len(line) for line in done.stdout.splitlines()) > 60
 
 
+@pytest.mark.parametrize("form", ["table", "json", "md", "svg"])
+def test_a_terminal_without_unicode(form: str, trace: Path) -> None:
+    done = sublight("explain", str(trace), "--format", form, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert form != "json" or json.loads(done.stdout)["devices"]
+
+
 def test_the_demo_is_80_columns_wide_and_offline(tmp_path: Path) -> None:
     done = sublight("demo", https_proxy="http://127.0.0.1:9", http_proxy="http://127.0.0.1:9", HOME=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")

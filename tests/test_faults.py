@@ -589,7 +589,7 @@ def test_fault_32_the_share_of_kernels_without_an_operator_is_said(from_text: Re
     device = only(from_text(k.text()))
     assert "90.0 % of kernel time (9.0 µs) runs under 1 CUDA-graph launches" in found(device)["SL002"]
     assert "1 of 3 activities are linked to an operator" in found(device)["SL002"]
-    assert refused(device)["operators behind kernels"].startswith("90% of kernel time")
+    assert refused(device)["operators behind kernels"].startswith("90.0 % of kernel time")
 
 
 def test_fault_33_link_coverage_is_in_the_quality_line(from_text: Reader) -> None:

@@ -204,7 +204,7 @@ PLANTED = (
     Planted("SL201", late_launch, 1_000, 7_000, 7_000, "7.0 µs (7.0 % of the window)"),
     Planted("SL202", synchronised, 100, 4_000, 4_400, "4.4 µs (4.4 % of the window)"),
     Planted("SL203", short_kernels, 10, 15, 60_000, "15 of 20 kernels run for less than 5.0 µs each"),
-    Planted("SL204", host_copy, 500, 6_000, 6_000, "1 copies between host and device take 6.0 µs (6.0 %"),
+    Planted("SL204", host_copy, 500, 6_000, 6_000, "1 copy between host and device: 6.0 µs (6.0 %"),
     Planted("SL205", host_stall, 2_000, 9_000, 9_000, "9.0 µs (9.0 % of the window) between aten::mm and"),
     Planted("SL206", late_start, 1_000, 7_000, 7_000, "7.0 µs (7.0 % of the window) before work that"),
     Planted("SL301", memory_bound, 10_000, 25_000, 25_000, "25.0 µs (25.0 % of the window)"),

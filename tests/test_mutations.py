@@ -360,7 +360,7 @@ def account(path: Path) -> Trace:
     with at_most(LONGEST_CASE_S):
         trace = read_kineto(str(path))
         try:
-            json.dumps(document(explain(trace)), allow_nan=False)
+            json.dumps(document(explain(trace)), allow_nan=False, ensure_ascii=False).encode()
         except InputError:
             assert not len(trace.activities.ts_ns) or not trace.activities.dur_ns.any(), "refused, but not empty"
         return trace
@@ -593,6 +593,12 @@ def test_a_second_list_of_events_in_one_root_is_read_and_said(tmp_path: Path) ->
     assert isinstance(got, Trace)
     assert (got.quality.events, got.quality.lost) == (40, 0)
     assert got.quality.repaired == {"a second list of events": 1}
+
+
+def test_half_of_an_escaped_pair_in_a_name_can_be_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(b'{"traceEvents": [' + event_text(0).replace(b"gemm", b"ge\\ud83dmm") + b"]}")
+    assert account(path).names == ("ge?mm",)
 
 
 def test_of_a_key_that_an_event_has_twice_the_last_counts(tmp_path: Path) -> None:

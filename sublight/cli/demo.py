@@ -21,8 +21,7 @@ def run(_: argparse.Namespace) -> int:
     """Both first screens, each introduced by what is known of its trace."""
     from importlib import resources
 
-    from rich.console import Console
-
+    from sublight.cli.output import console as output_console
     from sublight.explain import explain
     from sublight.explain.findings import host_stall
     from sublight.explain.words import ms
@@ -30,7 +29,7 @@ def run(_: argparse.Namespace) -> int:
     from sublight.show.terminal import first_screen
 
     folder = resources.files("sublight") / "demo"
-    console = Console(width=80, highlight=False)
+    console = output_console()
     with resources.as_file(folder) as path:
         cpu = explain(read_all([path / "cpu_lm_rank0.json.gz"]))
         gpu = explain(read_all([path / "gpu_step.json.gz"]))

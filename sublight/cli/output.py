@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from sublight.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sublight.explain import Explanation
 
 
@@ -62,20 +64,29 @@ def say_speed(events: int, text_bytes: int, since: float) -> None:
           f"({events / seconds / 1e6:.2f} M events/s), peak memory {peak_mib:,.0f} MiB", file=sys.stderr)
 
 
+def console(*, file: IO[str] | None = None, width: int | None = 80) -> Console:
+    """Where tables go, standard output if no file is named: without any escape code in files, in pipes and where
+    NO_COLOR is set."""
+    from rich.console import Console
+
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:         # rich's own would exit with 1, which says that a gate failed
+            raise BrokenPipeError
+
+    plain = file is not None or not sys.stdout.isatty() or bool(os.environ.get("NO_COLOR"))
+    return Quiet(file=file, width=width, highlight=False, color_system=None if plain else "auto")
+
+
 def write(explanation: Explanation, form: str, path: str | None) -> None:
     """Show an explanation as "table", "json", "md" or "svg"; to a file, nothing half-written is left behind."""
     if form == "table":
-        from rich.console import Console
-
         from sublight.show.terminal import print_explanation
 
         if path is None:
-            terminal = sys.stdout.isatty()
-            console = Console(width=None if terminal else 80, highlight=False, soft_wrap=False)
-            print_explanation(explanation, console)
+            print_explanation(explanation, console(width=None if sys.stdout.isatty() else 80))
             return
         with _replaced(path) as file:
-            print_explanation(explanation, Console(file=file, width=80, highlight=False, no_color=True))
+            print_explanation(explanation, console(file=file))
         return
     text = _text(explanation, form)
     if path is None:

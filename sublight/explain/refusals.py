@@ -5,6 +5,7 @@ from __future__ import annotations
 from sublight.explain.links import Links
 from sublight.explain.steps import Step
 from sublight.explain.view import Refusal
+from sublight.explain.words import percent
 from sublight.trace import Trace
 
 FEW_LINKS = 0.95
@@ -49,7 +50,7 @@ def refusals(
         ))
     if links is not None and links.kernel_ns and links.graph_ns > MANY_UNDER_GRAPHS * links.kernel_ns:
         out.append(Refusal(
-            "operators behind kernels", f"{links.graph_ns / links.kernel_ns:.0%} of kernel time runs under CUDA-graph "
+            "operators behind kernels", f"{percent(links.graph_ns / links.kernel_ns)} of kernel time runs under CUDA-graph "
             "launches, which carry no operator", "a second recording with graphs off (vLLM: --enforce-eager; SGLang: "
             "--disable-cuda-graph) for names and shapes; keep this one for times",
         ))

@@ -32,7 +32,19 @@ def of_window(view: View, ns: int) -> str:
 
 def top(rows: Iterable[KernelRow], count: int = 3) -> tuple[str, ...]:
     """The longest kernels, one line each."""
-    return tuple(f"{row.short[:60]}: {ms(row.ns)} in {row.count} runs" for row in list(rows)[:count])
+    return tuple(f"{cut(row.short, 60)}: {ms(row.ns)} in {number(row.count, 'run')}" for row in list(rows)[:count])
+
+
+def cut(text: str, width: int) -> str:
+    """Text that fits, with an ellipsis where it was cut."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def number(count: int, what: str) -> str:
+    """A count with its noun: 1 run, 2,300 runs, 4 copies."""
+    if count == 1:
+        return f"1 {what}"
+    return f"{count:,} {what[:-1] + 'ies' if what.endswith('y') else what + ('es' if what.endswith('ch') else 's')}"
 
 
 def recording_caveats(view: View) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -32,6 +32,8 @@ EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 LIST_ROOT = re.compile(rb"\s*\[\s*(?:[{\]]|$)")
 EVENT_START = re.compile(rb'\{\s*"(?:' + KEYS + rb')"\s*:')
 KEY_BEFORE = re.compile(rb'"\s*:\s*\Z')
+INNER_START = re.compile(EVENT_START.pattern.decode())
+MOST_INNER = 8
 BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
 PHASE_KEY = re.compile(rb'"ph"\s*:')
 COUNTED_KEY = re.compile(r'"(ph|ts|pid|tid)"\s*:')
@@ -187,7 +189,7 @@ def _in_blocks(text: bytearray, start: int) -> Iterator[bytes]:
 def _kind(text: bytearray, name: str) -> str:
     if name.endswith((".nsys-rep", ".qdrep", ".ncu-rep")):
         return "a report of NVIDIA Nsight"
-    return "JSON without one" if text[:4096].lstrip()[:1] in (b"{", b"[") else "something else"
+    return "JSON without one" if text[:4096].lstrip().startswith((b"{", b"[")) else "something else"
 
 
 def _cut(text: bytearray, used: int) -> tuple[int, int] | None:
@@ -320,18 +322,17 @@ def _one(piece: bytes, codec: Codec[E], tally: Tally, *, last: bool) -> tuple[li
 def _inner(piece: str, codec: Codec[E]) -> list[E]:
     """Whole events inside a damaged one: where text is missing, an event may have become another one's value."""
     out: list[E] = []
-    at = piece.find("{", 1)
-    while at >= 0 and len(out) < 2:
-        if re.compile(r'\{\s*"ph"\s*:').match(piece, at):
-            try:
-                value, end = _STRICT.raw_decode(piece, at)
-            except (ValueError, RecursionError, ArithmeticError):
-                break
-            event = codec.convert(value)
-            if event is not None and "ts" in value:
-                out.append(event)
-            at = end - 1
-        at = piece.find("{", at + 1)
+    behind = 1
+    for found in islice(INNER_START.finditer(piece, 1), MOST_INNER):
+        if found.start() < behind:
+            continue
+        try:
+            value, behind = _STRICT.raw_decode(piece, found.start())
+        except (ValueError, RecursionError, ArithmeticError):
+            continue
+        event = codec.convert(value)
+        if event is not None and "ts" in value:
+            out.append(event)
     return out
 
 

@@ -183,6 +183,8 @@ class _Decoder:
 def _convert(value: dict[str, Any]) -> Event | None:
     if not isinstance(value.get("ph"), str):
         return None
+    if isinstance(value.get("name"), str):        # half of an escaped pair cannot be written again
+        value["name"] = value["name"].encode("utf-8", "replace").decode()
     try:
         return msgspec.convert(value, Event)
     except msgspec.MsgspecError:
@@ -204,7 +206,7 @@ def read_kineto(path: str, *, progress: Progress | None = None) -> Trace:
     """Read one trace file (or `-`, or an http(s) URL) into columns.
 
     `progress` is called with the number of text bytes read so far.
-    Memory is bounded by the columns: text is decoded in 4 MiB chunks and dropped. Damage is repaired or counted in
+    Memory is bounded by the columns: text is decoded in chunks of half a MiB and dropped. Damage is repaired or counted in
     `Trace.quality`. Raises InputError when the input holds no event list at all.
     """
     damage, tally = Damage(), Tally()
@@ -492,7 +494,9 @@ def _id(value: Any) -> int:
     """An id as an int64: unsigned 64-bit ones keep their bits, text gives its digits ("stream 7" is 7)."""
     if isinstance(value, bool) or value is None:
         return int(NO_ID)
-    if isinstance(value, float | Decimal):
+    if isinstance(value, Decimal):
+        value = float(value)
+    if isinstance(value, float):
         return int(value) if value == value and abs(value) < FARTHEST_NS else int(NO_ID)
     if isinstance(value, str):
         digits = re.search(r"-?\d+", value)

@@ -14,7 +14,7 @@ from rich.text import Text
 from sublight.explain import Explained, Explanation
 from sublight.explain.headline import headline
 from sublight.explain.view import View
-from sublight.explain.words import ms, percent
+from sublight.explain.words import cut, ms, percent
 from sublight.show.rows import SMALL, families, quality_line, title, waterfall
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def first_screen(
     if brief:
         return
     if explained.findings:
-        console.print(Text("≤ is an upper limit. Pages of the codes: docs/findings.", style="dim"))
+        console.print(Text("≤ is an upper limit; limits overlap and do not add up. Codes: docs/findings.", style="dim"))
     for refusal in view.refusals:
         console.print(_indented(f"Cannot tell {refusal.what}: {refusal.why}. Capture {refusal.capture}.", "dim", 0))
     console.print(_indented(f"Trace: {quality_line(view)}.", "dim", 0))
@@ -138,7 +138,7 @@ def _behind(explained: Explained, console: Console) -> None:
     table = _table(f"{what} by category and family", "category", "library · family", "runs", "time", "share")
     grouped = families(kernels, total)
     for category, origin, runs, ns in grouped[:MOST_FAMILIES]:
-        table.add_row(category, origin[:30], f"{runs:,}", ms(ns), percent(ns / total))
+        table.add_row(category, cut(origin, 30), f"{runs:,}", ms(ns), percent(ns / total))
     if len(grouped) > MOST_FAMILIES:
         rest = grouped[MOST_FAMILIES:]
         table.add_row("others", f"{len(rest)} families", f"{sum(r[2] for r in rest):,}", ms(sum(r[3] for r in rest)),
@@ -147,7 +147,7 @@ def _behind(explained: Explained, console: Console) -> None:
     console.print()
     table = _table(f"{what} by name", "name", "runs", "time", "share", "grid")
     for row in kernels[:MOST_KERNELS]:
-        table.add_row(row.short[:42], f"{row.count:,}", ms(row.ns), percent(row.ns / total),
+        table.add_row(cut(row.short, 42), f"{row.count:,}", ms(row.ns), percent(row.ns / total),
                       f"{row.grid_blocks:,}" if row.grid_blocks else "–")
     if len(kernels) > MOST_KERNELS:
         more = kernels[MOST_KERNELS:]

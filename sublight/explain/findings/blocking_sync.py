@@ -9,7 +9,7 @@ import numpy as np
 from sublight.budget import BLOCKED, PART_INDEX, STARVED
 from sublight.explain.links import calls_matching
 from sublight.explain.view import View
-from sublight.explain.words import ms, of_window, recording_caveats
+from sublight.explain.words import ms, number, of_window, recording_caveats
 from sublight.finding import Finding
 
 CODE, TITLE = "SL202", "blocking synchronisation"
@@ -32,7 +32,7 @@ def find(view: View) -> Iterable[Finding]:
     evidence = []
     for i in np.unique(calls.name[rows]).tolist():
         mine = rows[calls.name[rows] == i]
-        evidence.append(f"{view.trace.names[i]}: {len(mine)} calls, {ms(int(calls.dur_ns[mine].sum()))} on the host")
+        evidence.append(f"{view.trace.names[i]}: {number(len(mine), 'call')}, {ms(int(calls.dur_ns[mine].sum()))} on the host")
     evidence.append(f"{ms(blocked)} idle inside such calls, and {ms(refill)} more until the next launch arrived")
     yield Finding(
         CODE, TITLE,

@@ -8,7 +8,7 @@ import numpy as np
 
 from sublight.budget import DEPENDENCY, PART_INDEX
 from sublight.explain.view import View
-from sublight.explain.words import ms, of_window, percent
+from sublight.explain.words import ms, number, of_window, percent
 from sublight.finding import Finding
 
 CODE, TITLE = "SL206", "waiting for work that was launched in time"
@@ -22,7 +22,7 @@ def find(view: View) -> Iterable[Finding]:
         return
     lengths, owner, _ = view.timeline.cut(view.windows)
     gaps = lengths[owner == PART_INDEX[DEPENDENCY]]
-    evidence = [f"{len(gaps)} stretches, median {ms(float(np.median(gaps)))}, longest {ms(int(gaps.max()))}"]
+    evidence = [f"{number(len(gaps), 'stretch')}, median {ms(float(np.median(gaps)))}, longest {ms(int(gaps.max()))}"]
     if view.links.graph_launches:
         evidence.append(f"{view.links.graph_launches} CUDA-graph launches: gaps inside a replay are counted here")
     if int(gaps.max()) > stalled // 2:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sublight.budget import EXPOSED_COPIES
 from sublight.explain.view import View
-from sublight.explain.words import ms, of_window
+from sublight.explain.words import ms, number, of_window
 from sublight.finding import Finding
 
 CODE, TITLE = "SL204", "host copies in the step"
@@ -26,11 +26,11 @@ def find(view: View) -> Iterable[Finding]:
     for row in rows:
         mine = np.isin(a.name[view.rows], [i for i, n in enumerate(view.trace.names) if n == row.name])
         nbytes = int(a.nbytes[view.rows[mine]].sum())
-        evidence.append(f"{row.name}: {row.count} copies, {nbytes:,} bytes, {ms(row.ns)}")
+        evidence.append(f"{row.name}: {number(row.count, 'copy')}, {nbytes:,} bytes, {ms(row.ns)}")
     pageable = any("Pageable" in r.name for r in rows)
     yield Finding(
         CODE, TITLE,
-        f"{count} copies between host and device take {of_window(view, ns)}",
+        f"{number(count, 'copy')} between host and device: {of_window(view, ns)}",
         tuple(evidence),
         ("Pin the host memory (pin_memory=True) and pass non_blocking=True; " if pageable else "")
         + "keep the data on the device, or copy it once for many steps",

@@ -8,7 +8,7 @@ import numpy as np
 
 from sublight.budget import PART_INDEX, STARVED
 from sublight.explain.view import View, inside
-from sublight.explain.words import ms, of_window, percent, recording_caveats
+from sublight.explain.words import ms, number, of_window, percent, recording_caveats
 from sublight.finding import Finding
 
 CODE, TITLE = "SL201", "launch-starved"
@@ -22,7 +22,7 @@ def find(view: View) -> Iterable[Finding]:
         return
     lengths, owner, _ = view.timeline.cut(view.windows)
     gaps = lengths[owner == PART_INDEX[STARVED]]
-    evidence = [f"{len(gaps)} stretches, median {ms(float(np.median(gaps)))}, longest {ms(int(gaps.max()))}",
+    evidence = [f"{number(len(gaps), 'stretch')}, median {ms(float(np.median(gaps)))}, longest {ms(int(gaps.max()))}",
                 f"{percent(starved / view.budget.idle_ns)} of all idle time ({ms(view.budget.idle_ns)})"]
     overhead = view.trace.overhead
     edges = view.timeline.edges_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sublight.explain.view import KernelRow, View
-from sublight.explain.words import of_window, percent
+from sublight.explain.words import cut, of_window, percent
 from sublight.finding import Finding
 
 CODE, TITLE = "SL102", "SMs held by communication"
@@ -46,7 +46,7 @@ def find(view: View) -> Iterable[Finding]:
         evidence.append(f"{sum(r.count for r in sized)} GEMM runs have a grid of {sms - held} = {sms} - {held}: they "
                         "were sized for the SMs that are left")
     elif (beside := compute_beside(view)) is not None:
-        evidence.append(f"the longest compute kernel, {beside.short[:50]}, has a grid of {beside.grid_blocks}")
+        evidence.append(f"the longest compute kernel, {cut(beside.short, 50)}, has a grid of {beside.grid_blocks}")
     yield Finding(
         CODE, TITLE,
         f"communication holds {held} of {sms} SMs while it is hidden: that costs compute up to "
