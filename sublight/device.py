@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -21,6 +22,25 @@ class DeviceInfo:
     sms: int | None = None
     memory_bytes: int | None = None
     capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device can do at most. Rates are dense, at the maximum clock that the part can be set to."""
+
+    sms: int
+    max_clock_hz: float
+    tensor_flops_per_clock: Mapping[str, int]     # per SM, by number format of the inputs
+    vector_flops_per_clock: Mapping[str, int]     # per SM
+    memory_bytes_per_second: float
+    l2_bytes: int
+    link_bytes_per_second: float | None           # to other devices, one direction, all links together
+
+    def flops_per_second(self, unit: str, form: str) -> float | None:
+        """Dense peak of a unit ("tensor" or "vector") in a number format; None where the catalog has none."""
+        table = self.tensor_flops_per_clock if unit == "tensor" else self.vector_flops_per_clock
+        per_clock = table.get(form)
+        return None if per_clock is None else per_clock * self.sms * self.max_clock_hz
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ I32 = NDArray[np.int32]
 
 KERNEL, MEMCPY, MEMSET = 0, 1, 2               # Activities.kind
 NO_ID = np.int64(-(1 << 62))                   # an id column's "the file does not say"
+FARTHEST_NS = 1 << 62                          # no time stamp of a trace lies farther from the epoch
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,6 +38,7 @@ class Activities:
     external_id: I64                           # joins to Ops.external_id; NO_ID where absent
     graph_node: I64                            # CUDA-graph node; NO_ID outside of graphs or where unknown
     nbytes: I64                                # of copies and memsets, else 0
+    collective: I32                            # index into Trace.collectives, or -1
     grid: I32                                  # (n, 3) thread blocks; zeros where absent
     block: I32                                 # (n, 3) threads
 
@@ -69,6 +71,7 @@ class Ops:
     name: I32
     thread: I32
     external_id: I64
+    args: I32                                  # index into Trace.op_args, or -1
 
     @property
     def end_ns(self) -> I64:
@@ -90,6 +93,28 @@ class Ranges:
 
 
 Table = Activities | Calls | Ops | Ranges
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OpArgs:
+    """Arguments of an operator as the file wrote them: JSON texts, empty where they were not recorded."""
+
+    dims: str                                  # "[[16, 1024], [1024, 4096]]"
+    types: str                                 # "[\"c10::BFloat16\", \"c10::BFloat16\"]"
+    strides: str
+    concrete: str                              # values of arguments that are no tensors
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Collective:
+    """What a communication kernel's record says of its collective. Empty or 0 where it does not say."""
+
+    name: str                                  # "allreduce", "_allgather_base", "all_to_allv" …
+    dtype: str                                 # "BFloat16", "Float" …
+    elements_in: int
+    elements_out: int
+    group_size: int
+    group: str                                 # number of the process group
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +158,8 @@ class Trace:
     devices: Mapping[int, DeviceInfo]          # as the file describes them, by index
     names: tuple[str, ...]
     threads: tuple[str, ...]                   # "process/thread", made of numbers only
+    op_args: tuple[OpArgs, ...]
+    collectives: tuple[Collective, ...]
     activities: Activities
     calls: Calls
     ops: Ops
@@ -155,6 +182,8 @@ def merge(parts: list[Trace]) -> Trace:
         return parts[0]
     names = tuple(sorted({name for part in parts for name in part.names}))
     threads = tuple(sorted({thread for part in parts for thread in part.threads}))
+    op_args = tuple(sorted({args for part in parts for args in part.op_args}))
+    collectives = tuple(sorted({c for part in parts for c in part.collectives}))
     name_index = {name: i for i, name in enumerate(names)}
     thread_index = {thread: i for i, thread in enumerate(threads)}
 
@@ -164,6 +193,10 @@ def merge(parts: list[Trace]) -> Trace:
             table: Table = getattr(part, attribute)
             new_name = np.array([name_index[n] for n in part.names] or [0], np.int32)
             changes: dict[str, Any] = {"name": new_name[table.name]}
+            if isinstance(table, Activities):
+                changes["collective"] = _moved(table.collective, part.collectives, collectives)
+            if isinstance(table, Ops):
+                changes["args"] = _moved(table.args, part.op_args, op_args)
             if not isinstance(table, Activities):
                 new_thread = np.array([thread_index[t] for t in part.threads] or [0], np.int32)
                 changes["thread"] = new_thread[table.thread]
@@ -176,13 +209,21 @@ def merge(parts: list[Trace]) -> Trace:
     first = parts[0]
     return replace(
         first,
-        names=names, threads=threads,
+        names=names, threads=threads, op_args=op_args, collectives=collectives,
         devices={i: d for part in reversed(parts) for i, d in part.devices.items()},
         activities=joined("activities"), calls=joined("calls"), ops=joined("ops"),
         annotations=joined("annotations"), overhead=joined("overhead"),
         recording=_joint_recording([part.recording for part in parts]),
         quality=_sum_quality([part.quality for part in parts]),
     )
+
+
+def _moved(column: I32, old: tuple[Any, ...], new: tuple[Any, ...]) -> I32:
+    """Indices into `old` as indices into `new`; -1 stays."""
+    place = {value: i for i, value in enumerate(new)}
+    table = np.array([*(place[value] for value in old), -1], np.int32)
+    out: I32 = table[column]
+    return out
 
 
 def _joint_recording(parts: list[Recording]) -> Recording:
@@ -203,6 +244,8 @@ def in_order(table: Any) -> Any:
         keys = (table.correlation, table.dur_ns, table.name, table.stream, table.device, table.ts_ns)
     elif isinstance(table, Calls):
         keys = (table.correlation, table.dur_ns, table.name, table.thread, table.ts_ns)
+    elif isinstance(table, Ops):
+        keys = (table.args, table.external_id, table.name, -table.dur_ns, table.thread, table.ts_ns)
     else:
         keys = (table.name, -table.dur_ns, table.thread, table.ts_ns)
     order = np.lexsort(keys)

@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,8 @@ def test_fine_is_0_with_nothing_on_standard_error(trace: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [
     [], ["nonsense"], ["explain"], ["explain", "t.json", "--format", "nonsense"], ["explain", "t.json", "--nonsense"],
-    ["explain", "gone.json"], ["explain", "gone.json", "--device", "nonsense"], ["explain", "gone.json", "--window", "x"],
+    ["explain", "gone.json"], ["explain", "gone.json", "--device", "nonsense"],
+    ["explain", "gone.json", "--window", "x"],
 ])
 def test_bad_usage_is_2_with_nothing_on_standard_output(arguments: list[str]) -> None:
     done = sublight(*arguments)

@@ -340,7 +340,7 @@ def test_a_read_error_half_way_is_an_error_and_not_a_short_trace(
             return super().read(100)
 
     monkeypatch.setattr("sublight.observe.source._open_raw", lambda path: Failing(TEXT))
-    with pytest.raises(InputError, match="reading t.json stopped: OSError"):
+    with pytest.raises(InputError, match=r"reading t\.json stopped: OSError"):
         read_kineto(str(tmp_path / "t.json"))
 
 

@@ -4,12 +4,15 @@
 import random
 import re
 import string
+import subprocess
+import sys
 from collections import Counter
 
 import cxxfilt
 import pytest
 
-from sublight.observe.kernel_name import CATEGORIES, Rule, classify, demangled, rules
+from sublight.observe import kernel_name
+from sublight.observe.kernel_name import CATEGORIES, Pattern, Rule, classify, demangled, needed, rules
 
 EXAMPLES = [(rule, example) for rule in rules() for example in rule.examples]
 
@@ -75,6 +78,67 @@ def test_names_that_tell_nothing_stay_unclassified(name: str) -> None:
     assert classify(name).rule is None
 
 
+# Kernels of CUDA samples, Rodinia and HeCBench: image filters, finance, graphs, molecules, hashing, games.
+OTHER_FIELDS = re.findall(r"\S+", """
+accuracy_kernel addConstant addForces_k advCubatureHex3D AESEncrypt affine aggregate_final AIDW_Kernel AoSKernel atomicKernel
+barrel_distort base64_enc bc_kernel benchmark_func BezierGPU bilateralFilter binomialOptionsKernel bisectKernelLarge black_kernel
+BlackScholesGPU block_stride bonds boxmuller BP_queens_root_dfs bpnn_adjust_weights_cuda bspline bucketcount build_quadtree_kernel
+buildHashKernel calc_temp calcStrainRates calculate_temp calculateForceKernel calNumEigenValueInterval CanDeleteEdge ccsd_kernel
+cdp_kernel cenergy cgkernel check_connect chemicalPotential chi_kernel ckMedian clockBlock cmpfhd cobahh col_kernel
+collide_and_stream_g collideD colsGPU complex_double CompressionKernel compute_bicluster compute_cost compute_haversine_distance
+compute_probs compute_ssim computeAngles_kernel computeBezierLinesCDP computeDistance ComputePhiMag_GPU containerFill contraction
+crc64_kernel cross3_kernel cuda_compute_flux_contributions cuda_kernel_texture_2d CUDAkernel1IDCT CUDAkernel2DCT cuThomasBatch
+d2q9_bgk d_bilateral_filter d_boxfilter_x_tex d_mipmap d_recursiveGaussian_rgba d_render d_renderFastBicubic DCT8x8_kernel
+decompressKernel degrid_kernel derivative_y2_zeroflux DetectionOverlayBox device_cbow dfs_gpu dilate_kernel distance div_kernel
+dslash dwtHaar1D dynproc_kernel entropy EstepKernel euclid extract f16AtomicOnGlobalMem fasten_main fdwt53Kernel filter_kernel
+find_index_kernel find_min_in_sad_array findMovingPixels finite_difference FiniteDifferencesKernel floydWarshallPass FSMKernel
+fwtBatch1Kernel gabor gamma_correction generate_nms_bitmap generate_table generateTriangles getOutValOption gpu_apply_commutator
+gpuConjugateGradient gqsort_kernel haccmk_kernel hellinger hessian_matrix_det histo_kernel histogram256Kernel histogram64Kernel
+histogram_gmem_atomics hotspot3d hotspotOpt1 hypterm_1 iDFT2D2gpu IMGVF_kernel incKernel increment_kernel init_btree init_array
+initialize_variables insertions integrateBodies inverseCNDKernel invkin_kernel iso_2dfd_kernel jaccard_is jacobi_step
+JacobiIteration JacobiMethod k_cube_select_two k_forward_rush_larsen k_hashtable_delete kalman ker_Keccak kernCacheSegmentTest
+kernel_compute_cost kernel_GICOV kernel_gpu_cuda kernel_layerforward kernel_reset_random_gpupcg kernelDownsampling
+kernelUpdateParticle kmeansPoint KNNdiag laplace3d lb_keogh ldpc_cnp_kernel lombscargle lud_diagonal lud_perimeter
+malvar_he_cutler_demosaic mandel MandelbrotDS0 mandelbrot mapToBuckets Match10 md5hash_kernel mean_shift mergeSinglePath minkowski
+modulateAndNormalize_kernel monte_carlo_kernel MPCcompress MRCGradient3 MurmurHash3_x64_128_kernel mv_csr nbnxmKernelTest nbody
+needle_cuda_shared_2 negateArray NLM2diag normalizeFilter nv12ToBGRplanarBatchKernel pair_HMM_forward parallelMatch pathfinder
+Pathcalc_Portfolio_KernelGPU2 perlin PetrinetKernel pnpoly_opt prescan propagate ptrChasingKernel QuarticSolver_full
+rainflow_count RANSAC_kernel_block raytrace relax relextrema_2D remap_kernel render_kernel resizeNV12BatchKernel RHS_f romberg
+rotate_matrix_parallel saxpy scalarProdGPU secp256k1 seed_clusters_kernel set_horz_pres_BCs Set_suffix_rank shfl_intimage_rows
+simple_vbo_kernel SimpleRecursiveRGBA Simulation sinewave_gen_kernel sneaky_snake sobel_filter SobelShared sobolGPU_kernel
+solvePoisson sosfilt spinWhileLessThanOne sptrsv_mix srad_cuda_1 SSSP_gpu stencil3d stencil_1d stereoDisparityKernel
+StreamCompaction StringSearchLoadBalance surfel_render_tile svd3_SOA target_inner_3d_kernel tausworthe_lookback toCoef2DX
+toneMapping triad TwoOpt uniformUpdate updateAccelerationsFP updateHeightmapKernel upperMaskKernel vanGenuchten vectorAdd
+vhgw_vert viterbi vlc_encode_kernel_sm64huff VoteAnyKernel1 WarpingKernel wyllie yuvToGrayscale lbm fdtd3d
+""")  # fmt: skip
+
+
+def test_kernels_of_other_fields_stay_unclassified() -> None:
+    assert len(set(OTHER_FIELDS)) >= 150
+    assert [(name, classify(name).rule) for name in OTHER_FIELDS if classify(name).rule is not None] == []
+
+
+def test_a_phrase_is_found_in_every_spelling_of_a_name() -> None:
+    for name in ("acme_kv_copy_kernel", "AcmeKvCopyKernel", "acme::KVCopy<4>", "acmeKvCopy2", "ACME_KV_COPY"):
+        assert classify(name).category == "kv cache", name
+    for name in ("copykv_kernel", "kvcopying", "acme_kv_x_copier", "acme_k_vcopies"):
+        assert classify(name).category != "kv cache", name
+
+
+def test_an_acronym_tells_only_in_a_name_that_looks_like_a_kernel() -> None:
+    assert classify("acme_gdn_fwd").category == "recurrent"
+    assert classify("acme_gdn_x").category == "unclassified"
+
+
+FOUR_LETTERS = {phrase for rule in rules() for phrase in rule.words if len(phrase.split()) == 1 and len(phrase) <= 6}
+
+
+def by_chance(name: str) -> bool:
+    """Whether a name holds a word of four letters that the catalogue knows: so short a word comes up by itself."""
+    words = kernel_name._words(name)
+    return any(phrase in words for phrase in FOUR_LETTERS)
+
+
 def shuffled(name: str, rng: random.Random) -> str:
     """`name` with the letters of each identifier of three or more characters in another order."""
 
@@ -94,7 +158,8 @@ def test_real_names_with_shuffled_letters_stay_unclassified(seed: int) -> None:
     rng = random.Random(seed)
     names = [shuffled(demangled(example), rng) for _, example in EXAMPLES]
     hits = [(name, classify(name).rule) for name in names if classify(name).rule is not None]
-    assert hits == []
+    assert [hit for hit in hits if not by_chance(hit[0])] == []
+    assert len(hits) <= len(names) / 200
 
 
 def test_a_word_inside_another_word_is_not_that_word() -> None:
@@ -232,3 +297,55 @@ def test_any_text_is_taken() -> None:
 )
 def test_damaged_names_are_taken_too(name: str) -> None:
     assert classify(name).category == "unclassified"
+
+
+# ---- the literals that a pattern needs before it is compiled ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "literals"),
+    [
+        ("abc", ("abc",)),
+        (" a b c d? ", ("abc",)),
+        ("abc | DEF", ("abc", "def")),
+        ("abc | d?", ()),
+        (r"\b \w* (?: one | two_ )? (?: three | four ) \w*", ("four", "three")),
+        (r"(?: xx (?:yy)* | (?i: ZZ ) )", ("xx", "zz")),
+        (r"(?! never ) always | [abc]+ ever", ("always", "ever")),
+        (r"(?<! never ) \d{4,5} gemm", ("gemm",)),
+        (r"foo\.bar\ baz", ("foo.bar baz",)),
+        (r"at :: native \s* ::", ("at::native",)),
+        (r"ab{0,2}cdef", ("cdef",)),
+        (r"\w+", ()),
+    ],
+)  # fmt: skip
+def test_needed_literals(source: str, literals: tuple[str, ...]) -> None:
+    assert needed(source) == literals
+
+
+def patterns() -> list[Pattern]:
+    found = [pattern for rule in rules() for pattern in (rule.match, rule.inside) if pattern]
+    return found + [pattern for table in ("format", "tile", "namespace") for pattern, _ in kernel_name._patterns(table)]
+
+
+def test_no_pattern_matches_a_text_without_its_literals() -> None:
+    texts = {
+        text for _, example in EXAMPLES for text in (demangled(example), kernel_name._function(demangled(example))[1])
+    }
+    lower = [(text, text.lower()) for text in texts]
+    for pattern in patterns():
+        for text, low in lower:
+            if pattern.compiled.search(text):
+                assert any(literal in low for literal in pattern.needs) or not pattern.needs, (pattern.source, text)
+
+
+def test_few_patterns_are_compiled_for_the_kernels_of_one_trace() -> None:
+    script = """
+from sublight.observe import kernel_name as k
+for n in ("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN", "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128> >(int)",
+          "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "triton_poi_fused_mul_silu_2"):
+    assert k.classify(n).rule
+print(sum("compiled" in vars(p) for r in k.rules() for p in (r.match, r.inside) if p))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < len(patterns()) / 5

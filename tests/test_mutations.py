@@ -96,7 +96,7 @@ def small_run() -> Kineto:
             k.kernel("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT", t + 10_000 + 6_000 * i, t + 15_000 + 6_000 * i,
                      launch=launch, op=op)
         k.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", t + 30_000, t + 60_000,
-                 stream=20, launch=(t + 9_000, t + 9_500), **{"Collective name": "allreduce"})
+                 stream=20, launch=(t + 9_000, t + 9_500), dtype="BFloat16")
         k.memcpy("DtoH", t + 61_000, t + 62_000, launch=(t + 10_000, t + 10_400))
         k.call("cudaDeviceSynchronize", t + 12_000, t + 70_000)
         k.step(step, t, t + 80_000)
@@ -496,8 +496,9 @@ def answer(path: Path, data: bytes) -> Trace | str:
             explain(trace)
             return trace
     except InputError as error:
-        assert "\n" not in str(error)
-        return str(error)
+        said = str(error)
+    assert "\n" not in said
+    return said
 
 
 @pytest.mark.parametrize(("data", "said"), [
@@ -548,7 +549,7 @@ def test_a_long_file_without_an_event_list_is_refused_before_it_is_all_in_memory
             handed += 1 << 18
             yield b'"filler", ' * 26_214 + b"      "
 
-    codec = events_module.Codec(lambda text: [], lambda value: None)
+    codec: events_module.Codec[Any] = events_module.Codec(lambda text: [], lambda value: None)
     with pytest.raises(InputError, match="got JSON without one"):
         list(events_module.events(blocks(), codec, events_module.Tally(), "t.json"))
     assert handed < 3 << 20

@@ -53,16 +53,20 @@ def full_of_secrets(secret: Secrets, *, cpu_only: bool = False) -> dict[str, Any
     k = Kineto(device_name=None if cpu_only else "NVIDIA H100 80GB HBM3", record_shapes=True, flows=True)
     for step in range(2):
         t = 1_000_000 * step
-        op = k.op("aten::mm", t + 1_000, t + 90_000, dims=[[64, 64], [64, 64]],
-                  **{"Concrete Inputs": [secret("op Concrete Inputs"), ""], "env": secret("op env"),
-                     "Call stack": secret("op call stack"), "Module Hierarchy": secret("op module hierarchy")})
+        more: dict[str, Any] = {
+            "Concrete Inputs": [secret("op Concrete Inputs"), ""], "env": secret("op env"),
+            "Call stack": secret("op call stack"), "Module Hierarchy": secret("op module hierarchy"),
+        }
+        op = k.op("aten::mm", t + 1_000, t + 90_000, dims=[[64, 64], [64, 64]], **more)
+        group: dict[str, Any] = {
+            "Process Group Description": secret("group description"),
+            "Process Group Name": secret("group name"), "Process Group Ranks": secret("group ranks"),
+        }
         if not cpu_only:
             k.kernel("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT", t + 100_000, t + 400_000,
                      launch=(t + 10_000, t + 20_000), op=op, host=secret("kernel host"), token=secret("kernel token"))
             k.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", t + 300_000,
-                     t + 600_000, stream=20, launch=(t + 30_000, t + 40_000),
-                     **{"Process Group Description": secret("group description"),
-                        "Process Group Name": secret("group name"), "Process Group Ranks": secret("group ranks")})
+                     t + 600_000, stream=20, launch=(t + 30_000, t + 40_000), **group)
             k.memcpy("DtoH", t + 700_000, t + 750_000, launch=(t + 50_000, t + 60_000))
             k.call("cudaDeviceSynchronize", t + 65_000, t + 800_000)
             k.gpu_annotate(secret("gpu annotation"), t + 100_000, t + 600_000)
@@ -75,7 +79,7 @@ def full_of_secrets(secret: Secrets, *, cpu_only: bool = False) -> dict[str, Any
     for kind in ("process_name", "process_labels", "thread_name"):
         args = {"name": secret(kind), "labels": secret(kind)}
         k.raw({"name": kind, "ph": "M", "ts": 0, "pid": 4242, "tid": 4242, "args": args})
-    for category in ("python_function", "cpu_instant_event", "Trace", "secret_category", secret("category"), "cuda_sync"):
+    for category in ("python_function", "cpu_instant_event", "Trace", "new_category", secret("category"), "cuda_sync"):
         k.raw({"ph": "X", "cat": category, "name": secret(f"name of a {category}"), "pid": secret("pid"),
                "tid": secret("tid"), "ts": 5, "dur": 1,
                "args": {"Python module": secret("module"), "path": secret("path")}})

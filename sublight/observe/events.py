@@ -29,6 +29,7 @@ BLOCK_BYTES = 256 << 10
 LIMIT_BYTES = 64 << 20               # of the head, and of what may stand between two events
 KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|s|bp|tts|cname|sf"
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+EVENTS_KEY_DAMAGED = re.compile(rb'"traceEvents"[^\w{}]{0,16}(?=\{\s*"ph"\s*:)|traceEvents[^\w{}]{0,16}\[\s*(?=\{)')
 LIST_ROOT = re.compile(rb"\s*\[\s*(?:[{\]]|$)")
 EVENT_START = re.compile(rb'\{\s*"(?:' + KEYS + rb')"\s*:')
 KEY_BEFORE = re.compile(rb'"\s*:\s*\Z')
@@ -169,7 +170,8 @@ def _from_first_event(blocks: Iterator[bytes], tally: Tally, name: str) -> Itera
             return chain(_in_blocks(text, found.end()), blocks)
         if len(text) > LIMIT_BYTES:
             break
-    starts = _starts(text)
+    opened = EVENTS_KEY_DAMAGED.search(text)
+    starts = [opened.end()] if opened else _starts(text)
     if not starts:
         raise InputError(
             f"{name}: expected a PyTorch profiler trace (JSON with a \"traceEvents\" list), got {_kind(text, name)}; "

@@ -10,7 +10,7 @@ all of them takes longer than reading a small trace.
 import re
 import tomllib
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from typing import Any
 
@@ -63,20 +63,23 @@ class KernelName:
 class Pattern:
     """A regular expression (verbose), compiled when a text first holds one of the literals that it needs."""
 
-    __slots__ = ("_compiled", "needs", "source")
-
     def __init__(self, source: str) -> None:
         self.source = source
-        self.needs = needed(source)  # lower case; empty if unknown
-        self._compiled: re.Pattern[str] | None = None
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """Lower case; empty if unknown."""
+        return needed(self.source)
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        return re.compile(self.source, re.VERBOSE)
 
     def search(self, text: str, lower: str) -> re.Match[str] | None:
         """The first match in `text`; `lower` is the same text in lower case."""
         if self.needs and not _any_in(self.needs, lower):
             return None
-        if self._compiled is None:
-            self._compiled = re.compile(self.source, re.VERBOSE)
-        return self._compiled.search(text)
+        return self.compiled.search(text)
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class _Name:
 
 
 def _any_in(phrases: tuple[str, ...], text: str) -> bool:
-    for phrase in phrases:  # a loop, since `any` with a generator takes three times as long
+    for phrase in phrases:  # noqa: SIM110 - `any` with a generator takes three times as long
         if phrase in text:
             return True
     return False
@@ -163,8 +166,8 @@ def rules() -> tuple[Rule, ...]:
         Rule(
             id=t["id"],
             match=Pattern(t["match"]) if "match" in t else None,
-            words=tuple(_words(phrase) for phrase in t.get("words", ()) if len(phrase) > _ACRONYM),
-            acronyms=tuple(_words(phrase) for phrase in t.get("words", ()) if len(phrase) <= _ACRONYM),
+            words=tuple(_words(phrase) for phrase in phrases if len(phrase) > _ACRONYM),
+            acronyms=tuple(_words(phrase) for phrase in phrases if len(phrase) <= _ACRONYM),
             inside=Pattern(t["inside"]) if "inside" in t else None,
             category=t["category"],
             library=t.get("library"),
@@ -173,6 +176,7 @@ def rules() -> tuple[Rule, ...]:
             examples=tuple(t.get("examples", ())),
         )
         for t in _catalogue()["rule"]
+        for phrases in [[phrase.strip() for phrase in t["words"].split(",")] if "words" in t else []]
     )
 
 
@@ -196,9 +200,9 @@ def _tile(typed: str) -> tuple[int, ...] | None:
 
 
 _ACRONYM = 3  # so many letters: `gdn`, `mla`
-_USUAL = frozenset(
-    "kernel kernels ker fwd bwd forward backward fused triton cuda impl decode prefill update step func task".split()
-)
+_USUAL = {"kernel", "kernels", "ker", "func", "task", "impl", "fused", "triton", "cuda"} | {
+    "fwd", "bwd", "forward", "backward", "decode", "prefill", "update", "step",
+}  # fmt: skip
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -210,11 +214,11 @@ def _words(name: str) -> str:
 # ---- which literals a regular expression needs -------------------------------------------------------------
 
 _PIECE = re.compile(
-    r"""\s+ | (?P<literal>(?:[A-Za-z0-9_:,<>=!@~"'/;&%-]|\\[^A-Za-z0-9])+) | \\. | \{[0-9,]*\} | \[\^?\]?(?:[^\]\\]|\\.)*\]
-      | (?P<look>\(\?<?[=!]) | (?P<open>\((?:\?[a-z]*:)?) | (?P<end>[|)]) | .""",
+    r"""(?: (?P<literal>(?:[A-Za-z0-9_:,<>=!@~"'/;&%-]|\\[^A-Za-z0-9])+) | (?P<look>\(\?<?[=!]) | (?P<end>[|)])
+          | (?P<open>\((?:\?[a-z]*:)?) | \\. | \{[0-9,]*\} | \[\^?\]?(?:[^\]\\]|\\.)*\] | . ) \s*""",
     re.VERBOSE | re.DOTALL,
 )
-_REPEAT = re.compile(r"\s*(?:[?*]|\{0?,)")  # what precedes may be absent
+_REPEAT = re.compile(r"[?*]|\{0?,")  # what precedes may be absent
 
 
 def needed(source: str) -> tuple[str, ...]:
@@ -223,7 +227,7 @@ def needed(source: str) -> tuple[str, ...]:
     >>> needed(r"(?: rms | layer_? ) norm_kernel | \\b silu\\w*")
     ('norm_kernel', 'silu')
     """
-    found, _ = _alternatives(source, 0)
+    found, _ = _alternatives(source.lstrip(), 0)
     return tuple(sorted(found)) if found else ()
 
 
@@ -241,35 +245,25 @@ def _sequence(source: str, at: int) -> tuple[set[str], int, bool]:
     """One alternative: the best that it needs, where it ends, and whether the group ends there."""
     best: set[str] = set()
     length, run = 0, ""
-
-    def offer(candidate: set[str] | None) -> None:
-        nonlocal best, length
-        if candidate and (shortest := min(map(len, candidate))) > length:
-            best, length = candidate, shortest
-
     while piece := _PIECE.match(source, at):
-        text, at = piece[0], piece.end()
-        kind = piece.lastgroup
+        at, kind = piece.end(), piece.lastgroup
         if kind == "literal":
-            run += text.replace("\\", "").lower()
-            if _REPEAT.match(source, at):
-                offer({run[:-1]} if len(run) > 1 else None)
-                run = ""
-            continue
-        if text.isspace():
-            continue
-        if run:
-            offer({run})
-            run = ""
+            run += piece["literal"].replace("\\", "").lower()
+            if not _REPEAT.match(source, at):
+                continue
+            run = run[:-1]
+        if len(run) > length:
+            best, length = {run}, len(run)
+        run = ""
         if kind == "end":
-            return best, at, text == ")"
+            return best, at, piece["end"] == ")"
         if kind in ("open", "look"):
             inner, at = _alternatives(source, at)
-            if kind == "open" and not _REPEAT.match(source, at):
-                offer(inner)
-    if run:
-        offer({run})
-    return best, at, True
+            if inner and kind == "open" and not _REPEAT.match(source, at):
+                shortest = min(map(len, inner))
+                if shortest > length:
+                    best, length = inner, shortest
+    return ({run} if len(run) > length else best), at, True
 
 
 # ---- from a symbol to the name of a function ---------------------------------------------------------------

@@ -56,8 +56,8 @@ def _one(parts: list[Trace]) -> Trace:
     worlds = sorted({part.world_size for part in parts if part.world_size})
     if len(worlds) > 1:
         files = ", ".join(trace.quality.files)
-        raise InputError(f"{files} all say rank {trace.rank}, but of runs with {worlds[0]} and {worlds[-1]} ranks; name "
-                         "the files of one run")
+        raise InputError(f"{files} all say rank {trace.rank}, but of runs with {worlds[0]} and {worlds[-1]} ranks; "
+                         "name the files of one run")
     if len(parts) > 1:
         note = f"{len(parts)} files say that they are rank {trace.rank}; read as one rank written in pieces"
         trace = replace(trace, quality=replace(trace.quality, notes=(*trace.quality.notes, note)))

@@ -32,7 +32,8 @@ def find(view: View) -> Iterable[Finding]:
     evidence = []
     for i in np.unique(calls.name[rows]).tolist():
         mine = rows[calls.name[rows] == i]
-        evidence.append(f"{view.trace.names[i]}: {number(len(mine), 'call')}, {ms(int(calls.dur_ns[mine].sum()))} on the host")
+        on_host = ms(int(calls.dur_ns[mine].sum()))
+        evidence.append(f"{view.trace.names[i]}: {number(len(mine), 'call')}, {on_host} on the host")
     evidence.append(f"{ms(blocked)} idle inside such calls, and {ms(refill)} more until the next launch arrived")
     yield Finding(
         CODE, TITLE,
