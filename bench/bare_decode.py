@@ -29,6 +29,7 @@ EVENTS_START = b'"traceEvents": ['
 EVENT_END = b"\n  },\n"
 EVENTS_END = b"\n  ]"
 ABSENT = np.iinfo(np.int64).min
+NOTHING = Raw(b"")
 
 Column = NDArray[Any]
 Columns = dict[str, Column]
@@ -47,6 +48,12 @@ class DeviceArgs(Struct, gc=False):
     bytes: int = 0
     graph_id: int = field(name="graph id", default=ABSENT)
     graph_node_id: int = field(name="graph node id", default=ABSENT)
+    collective: str = field(name="Collective name", default="")
+    dtype: str = ""
+    elements_in: int = field(name="In msg nelems", default=0)
+    elements_out: int = field(name="Out msg nelems", default=0)
+    group_size: int = field(name="Group size", default=0)
+    group: str = field(name="Process Group Name", default="")
 
 
 class DeviceActivity(Struct, gc=False):
@@ -83,7 +90,13 @@ class Annotation(Struct, tag_field="cat", tag="user_annotation", gc=False):
 
 
 class OpArgs(Struct, gc=False):
+    """Arguments stay text: few are distinct."""
+
     external_id: int = field(name="External id", default=ABSENT)
+    dims: Raw = field(name="Input Dims", default=NOTHING)
+    types: Raw = field(name="Input type", default=NOTHING)
+    strides: Raw = field(name="Input Strides", default=NOTHING)
+    concrete: Raw = field(name="Concrete Inputs", default=NOTHING)
 
 
 class CpuOp(Struct, tag_field="cat", tag="cpu_op", gc=False):
@@ -124,10 +137,10 @@ DROPPED = tuple(
 EVENT: Any = reduce(or_, KEPT + DROPPED)
 
 
-class NameIds(dict[str, int]):
-    """The id of a name: the position at which it was first seen."""
+class NameIds(dict[Any, int]):
+    """The id of a name, of arguments or of a collective: the position at which it was first seen."""
 
-    def __missing__(self, name: str) -> int:
+    def __missing__(self, name: Any) -> int:
         return self.setdefault(name, len(self))
 
 
@@ -207,6 +220,9 @@ def device_columns(events: list[DeviceActivity], names: NameIds) -> Columns:
         "bytes": column([a.bytes for a in args], n),
         "graph_id": column([a.graph_id for a in args], n),
         "graph_node_id": column([a.graph_node_id for a in args], n),
+        "collective": column([
+            names[a.collective, a.dtype, a.elements_in, a.elements_out, a.group_size, a.group] for a in args
+        ], n, np.int32),
     }
 
 
@@ -223,6 +239,9 @@ def op_columns(events: list[CpuOp], names: NameIds) -> Columns:
     return times(events) | threads(events) | {
         "name": column([names[e.name] for e in events], n, np.int32),
         "external_id": column([e.args.external_id for e in events], n),
+        "args": column([
+            names[bytes(a.dims), bytes(a.types), bytes(a.strides), bytes(a.concrete)] for e in events for a in (e.args,)
+        ], n, np.int32),
     }
 
 
