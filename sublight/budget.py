@@ -97,3 +97,15 @@ class Budget:
     @property
     def busy_ns(self) -> int:
         return self.window_ns - self.idle_ns
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks: the parts, largest first inside each group, and the window that they sum to."""
+        groups = ("compute", "communication", "copies", "idle")
+        rows = sorted(self.parts, key=lambda p: (groups.index(p.group), -p.ns))
+        body = "".join(
+            f"<tr><td style='text-align:left'>{part.name}</td><td>{part.ns:,}</td>"
+            f"<td>{part.ns / self.window_ns:.2%}</td></tr>" for part in rows
+        )
+        return ("<table><thead><tr><th style='text-align:left'>part</th><th>ns</th><th>share</th></tr></thead>"
+                f"<tbody>{body}<tr><td style='text-align:left'><b>= window</b></td><td><b>{self.window_ns:,}</b></td>"
+                "<td></td></tr></tbody></table>")

@@ -168,7 +168,8 @@ def test_idle_causes_equal_a_recomputation_gap_by_gap(relative: str) -> None:
         if start > reached:
             call = by_id.get(e["args"]["correlation"])
             mine = [s for s in syncs if call is None or (s["pid"], s["tid"]) == (call["pid"], call["tid"])]
-            blocked = length([(max(a, reached), min(b, start)) for a, b in map(interval, mine)])
+            until = start if call is None else min(start, ns(call["ts"]))     # after the launch nothing holds it up
+            blocked = length([(max(a, reached), min(b, until)) for a, b in map(interval, mine)])
             if call is None:
                 cause = "idle: dependency" if e["args"]["correlation"] < min(by_id) else "other"
             else:

@@ -55,6 +55,17 @@ def test_a_synchronising_call_blocks_nothing_that_was_launched_before_it(tmp_pat
     assert idle(budget(k, tmp_path)) == {"idle: dependency": 3_000}
 
 
+def test_a_synchronising_call_after_the_launch_held_nothing_up(tmp_path: Path) -> None:
+    #  device  ███─────────────████      0..1000, 6000..7000
+    #  host     [launch][sync        ]   launched 1500, then the host waits 2000..7500 for that very kernel
+    k = Kineto()
+    k.kernel(GEMM, 0, 1_000, launch=(-500, -400))
+    k.kernel(GEMM, 6_000, 7_000, launch=(1_500, 1_600))
+    k.call("cudaDeviceSynchronize", 2_000, 7_500)
+
+    assert idle(budget(k, tmp_path)) == {"idle: launch-starved": 5_000}
+
+
 def test_a_kernel_launched_before_the_recording_began_was_launched_in_time(tmp_path: Path) -> None:
     #  correlation ids count up: 5 is below all ids of the file's calls, 99 is not
     k = Kineto()

@@ -65,7 +65,7 @@ WHOLE: dict[str, tuple[str, bytes]] = {
     "zip": ("t.zip", zipped(("t.json", TEXT))),
     "zip, stored": ("t.zip", zipped(("t.json", TEXT), how=zipfile.ZIP_STORED)),
     "zip in a folder, beside a Mac's": ("t.zip", zipped(
-        ("run/t.json", TEXT), ("__MACOSX/run/._t.json", b"\0\5\x16\7"), ("run/.DS_Store", b"\0\0\0\1Bud1"))),
+        ("run/t.json", TEXT), ("__MACOSX/run/t.json", b"\0\5\x16\7"), ("run/.DS_Store", b"\0\0\0\1Bud1"))),
     "zip with a note": ("t.zip", zipped(("README.txt", b"hello"), ("t.pt.trace.json", TEXT))),
     "zip of gz": ("t.zip", zipped(("t.json.gz", gzip.compress(TEXT)))),
     "gz called json": ("t.json", gzip.compress(TEXT)),

@@ -31,7 +31,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import msgspec
 import pytest
 import zstandard
 from conftest import DATA, KINETO
@@ -40,7 +39,7 @@ from kineto import Kineto
 from sublight.errors import InputError
 from sublight.explain import explain
 from sublight.observe import events as events_module
-from sublight.observe import kineto as kineto_module
+from sublight.observe import kineto_events
 from sublight.observe.events import Buffer
 from sublight.observe.kineto import read_kineto
 from sublight.show.json import document
@@ -166,6 +165,7 @@ class Mutant:
     countable: int                   # damaged places that still name one of the four keys
     damaged: int                     # events that a byte is missing or wrong of, of which some text is there
     cut: bool = False                # the text ends inside the list of events
+    packed: bool = False             # compressed: what comes behind the damage may be anything
     format_touched: bool = False     # its first bytes are not what they were
 
 
@@ -300,7 +300,7 @@ def packed(rng: random.Random, b: Base, pack: str) -> Mutant:
     text, sound = (gunzipped if pack == "gz" else unzstd)(bytes(data))
     same = next((i for i, (x, y) in enumerate(zip(text, b.text, strict=False)) if x != y), min(len(text), len(b.text)))
     whole = sum(e <= same for _, e in b.spans)
-    return Mutant(f"{pack} damaged, sound up to {same}", bytes(data), whole, 0, 1 << 30, cut=not sound,
+    return Mutant(f"{pack} damaged, sound up to {same}", bytes(data), whole, 0, 1 << 30, cut=not sound, packed=True,
                   format_touched=not text[:FIRST_BYTES] or text[:FIRST_BYTES] != b.text[:FIRST_BYTES])
 
 
@@ -390,7 +390,8 @@ def storm(count: int, tmp_path: Path, seed: int = SEED) -> None:
         try:
             trace = account(path)
         except InputError as error:
-            if not mutant.format_touched and mutant.whole:
+            replayed = mutant.packed and "two traces" in str(error)      # garbled copying may repeat a stretch
+            if not mutant.format_touched and mutant.whole and not replayed:
                 wrong.append(f"{where}: refused: {error}")
         except Exception as error:
             wrong.append(f"{where}: {type(error).__name__}: {error}")
@@ -451,14 +452,15 @@ def test_a_file_in_which_every_event_is_damaged_costs_a_bounded_look_at_each(
             looked_at += len(text)
             yield mended
 
-    def decoded(text: Buffer) -> list[Any]:
+    decode = kineto_events.Decoder.__call__
+
+    def decoded(self: Any, text: Buffer) -> list[Any]:
         nonlocal looked_at
         looked_at += len(text)
-        return decode(text)
+        return decode(self, text)
 
     monkeypatch.setattr(events_module, "_mends", counted)
-    monkeypatch.setattr(kineto_module, "_decode_any", decoded)
-    decode = msgspec.json.Decoder(list[kineto_module.Event]).decode
+    monkeypatch.setattr(kineto_events.Decoder, "__call__", decoded)
     count = 5_000
     text = damaged_everywhere(EVERY[kind], count)
     path = tmp_path / "all.json"
@@ -598,8 +600,29 @@ def test_a_second_list_of_events_in_one_root_is_read_and_said(tmp_path: Path) ->
 
 def test_half_of_an_escaped_pair_in_a_name_can_be_written_again(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    path.write_bytes(b'{"traceEvents": [' + event_text(0).replace(b"gemm", b"ge\\ud83dmm") + b"]}")
-    assert account(path).names == ("ge?mm",)
+    op = (b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": '
+          b'{"Concrete Inputs": ["\\ud83d"], "Input Dims": [[2.5]]}}')
+    path.write_bytes(b'{"traceEvents": [' + op + b"," + event_text(0).replace(b"gemm", b"ge\\ud83dmm") + b"]}")
+    assert account(path).names == ("aten::mm", "ge?mm")
+
+
+def test_an_event_that_became_the_value_of_a_torn_one_is_read(tmp_path: Path) -> None:
+    """The first event is torn off behind `"args":`, as far as the next one."""
+    listed = b",\n".join(event_text(i) for i in range(30))
+    text = b'{"traceEvents": [' + event_text(30).split(b' {"device"')[0] + listed + b"]}"
+    got = answer(tmp_path / "t.json", text)
+    assert isinstance(got, Trace)
+    assert (got.quality.events, got.quality.lost) == (30, 1)
+
+
+def test_a_hole_from_one_event_to_the_next_makes_no_event_of_two(tmp_path: Path) -> None:
+    """As file systems leave it after a crash: zeros, here inside a text that is not even decoded."""
+    noted = [event_text(i).replace(b'"x": 1', b'"note": "long enough"') for i in range(30)]
+    text = b'{"traceEvents": [' + b",".join(noted) + b"]}"
+    low, high = text.index(b"enough", text.index(b'"ts": 20.')), text.index(b"enough", text.index(b'"ts": 22.'))
+    got = answer(tmp_path / "t.json", text[:low] + bytes(high - low) + text[high:])
+    assert isinstance(got, Trace)
+    assert (got.quality.events, got.quality.lost) == (28, 1)
 
 
 def test_of_a_key_that_an_event_has_twice_the_last_counts(tmp_path: Path) -> None:

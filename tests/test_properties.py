@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto import Kineto
-from strategies import account, span, step_windows, traces
+from strategies import TRANSFER, account, activities, span, step_windows, traces
 
 from sublight.budget import PARTS
 from sublight.explain import Explanation, explain
@@ -53,7 +53,9 @@ def test_the_parts_equal_a_slow_recomputation(trace: Kineto) -> None:
     assert budget.group_ns("copies") == expected.copies_ns
     assert budget.idle_ns == expected.idle_ns
     assert budget.communication.union_ns == expected.union_ns
-    assert budget.communication.wait_ns in (None, expected.wait_ns)
+    undivided = any(e["name"] in TRANSFER for e in activities(trace))
+    unknown = undivided and not expected.wait_ns
+    assert budget.communication.wait_ns == (None if unknown else expected.wait_ns)
     assert all(p.ns > 0 for p in budget.parts)
 
 
@@ -69,7 +71,7 @@ def test_a_window_is_the_sum_of_its_pieces(trace: Kineto, data: st.DataObject) -
     for part in PARTS:
         assert sum(p[part] for p in pieces) == whole[part]
     assert sum(p.communication.hidden_ns for p in pieces) == whole.communication.hidden_ns
-    assert (line.parts_ns([(low, high)]) >= 0).all()
+    assert sum(p.window_ns for p in pieces) == whole.window_ns
 
 
 @given(traces(devices=2), st.randoms(use_true_random=False))

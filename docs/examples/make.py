@@ -246,9 +246,77 @@ def idle() -> Page:
     return page
 
 
+def late(rank: int, starts: int, computes: int) -> Page:
+    """Two steps of 10000 on one of three ranks:
+
+       compute          ├─ gemm ─┤                          ├─ gemm 6000–10000 ─┤
+       comm.                      ├─ all-reduce until 6000 ─┤
+                 starts ┘        └ starts + computes
+    """
+    page = Page(rank=rank, world_size=3)
+    for number in range(2):
+        at = 10_000 * number
+        page.step(number + 1, at - 950, at + 9_050)
+        page.kernel(GEMM, at + starts, at + starts + computes, at=at + starts - 10)
+        page.kernel(ALL_REDUCE, at + starts + computes, at + 6_000, at=at + starts - 5, stream=COMM, blocks=24)
+        page.kernel(GEMM, at + 6_000, at + 10_000, at=at + starts)
+    return page
+
+
+def late_rank0() -> Page:
+    """A rank that comes 1500 before rank 1 to each all-reduce."""
+    return late(0, 0, 4_000)
+
+
+def late_rank1() -> Page:
+    """It computes as long, but its first launch of each step comes 1500 late."""
+    return late(1, 1_500, 4_000)
+
+
+def late_rank2() -> Page:
+    """As rank 0, but 100 later."""
+    return late(2, 0, 4_100)
+
+
+def uneven_rank0() -> Page:
+    """A rank with its share of the work."""
+    return late(0, 0, 4_000)
+
+
+def uneven_rank1() -> Page:
+    """A rank with more than its share: 1500 more in each step."""
+    return late(1, 0, 5_500)
+
+
+def uneven_rank2() -> Page:
+    """Another one with its share."""
+    return late(2, 0, 4_000)
+
+
+def clocks(rank: int, set_by: int) -> Page:
+    """Four times   ├─ gemm 2000 ─┤├─ all-reduce 500 ─┤   and in the middle the clock is set."""
+    page = Page(rank=rank, world_size=2)
+    for number in range(4):
+        at = 2_500 * number + (set_by if number >= 2 else 0)
+        page.kernel(GEMM, at, at + 2_000)
+        page.kernel(ALL_REDUCE, at + 2_000, at + 2_500, stream=COMM, blocks=24)
+    return page
+
+
+def clocks_rank0() -> Page:
+    """A rank whose clock runs through."""
+    return clocks(0, 0)
+
+
+def clocks_rank1() -> Page:
+    """A rank whose clock is set forward by 800."""
+    return clocks(1, 800)
+
+
 TRACES: tuple[Callable[[], Page], ...] = (
     exposed, exposed_rank1, exposed_rank2, sms_held, waiting, starved, blocked, dependency, short_kernels,
     host_copies, unclassified, memory_bound, graphs, incomplete, no_steady_step, host_stall, idle,
+    late_rank0, late_rank1, late_rank2, uneven_rank0, uneven_rank1, uneven_rank2, clocks_rank0, clocks_rank1,
 )
 
 

@@ -18,21 +18,23 @@ def add(commands: Any) -> None:
     )
     command.add_argument("trace", nargs="+", metavar="TRACE",
                          help="trace file (.json, .gz, .zst, .zip), - for standard input, or an http(s) URL")
-    command.add_argument("--device", metavar="NAME", help="take the devices for this one of the catalog (h100-sxm …)")
+    command.add_argument("--device", metavar="NAME",
+                         help="take the devices for this one of the catalog (h100-sxm …), or for that of a file which "
+                              "calibrate wrote (cpu.toml)")
     command.add_argument("--window", default="default", metavar="step|all|A:B",
                          help="steps, first to last activity, or an interval such as 10ms:25ms from the first "
                               "activity; default: steps where every step has its launches linked, else all")
-    command.add_argument("--format", choices=("table", "json", "md", "svg"), default="table")
+    command.add_argument("--format", choices=output.FORMATS, default="table")
     command.add_argument("-o", "--output", metavar="FILE", help="write there instead of to standard output")
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Check the options before the long work, read, explain, show."""
-    from sublight.device import by_key
+    from sublight.device import named
 
-    device = by_key(options.device) if options.device else None
-    output.check_writable(options.output)
+    device = named(options.device) if options.device else None
+    output.check_writable(options.output, options.format)
 
     from sublight.explain import explain
     from sublight.explain.window import Window

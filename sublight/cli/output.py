@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     from sublight.explain import Explanation
 
 
-def check_writable(path: str | None) -> None:
-    """Raises InputError before the long work if the output cannot be written."""
+FORMATS = ("table", "json", "md", "svg", "html", "perfetto")
+FOR_FILES = {"html": "page.html", "perfetto": "trace.json"}      # megabytes that a terminal cannot show
+
+
+def check_writable(path: str | None, form: str = "table") -> None:
+    """Raises InputError before the long work if the output cannot be written, or is not for a terminal."""
     if path is None:
+        if form in FOR_FILES and sys.stdout.isatty():
+            raise InputError(f"--format {form} is not for a terminal; expected a file or a pipe: -o {FOR_FILES[form]}")
         return
     folder = Path(path).resolve().parent
     if Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -78,7 +84,7 @@ def console(*, file: IO[str] | None = None, width: int | None = 80) -> Console:
 
 
 def write(explanation: Explanation, form: str, path: str | None) -> None:
-    """Show an explanation as "table", "json", "md" or "svg"; to a file, nothing half-written is left behind."""
+    """Show an explanation in one of FORMATS; to a file, nothing half-written is left behind."""
     if form == "table":
         from sublight.show.terminal import print_explanation
 
@@ -90,13 +96,26 @@ def write(explanation: Explanation, form: str, path: str | None) -> None:
         return
     text = _text(explanation, form)
     if path is None:
-        sys.stdout.write(text)
+        sys.stdout.writelines(text)
     else:
         with _replaced(path) as file:
-            file.write(text)
+            file.writelines(text)
 
 
-def _text(explanation: Explanation, form: str) -> str:
+def _text(explanation: Explanation, form: str) -> Iterable[str]:
+    """The output in pieces."""
+    if form == "perfetto":
+        from sublight.show.perfetto import perfetto
+
+        return perfetto(explanation)
+    return (_whole(explanation, form),)
+
+
+def _whole(explanation: Explanation, form: str) -> str:
+    if form == "html":
+        from sublight.show.html import html
+
+        return html(explanation)
     if form == "json":
         import json
 

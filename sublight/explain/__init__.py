@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,9 @@ from sublight.errors import InputError
 from sublight.explain import host
 from sublight.explain.columns import present
 from sublight.explain.findings import FINDINGS
+from sublight.explain.frames import Frames
 from sublight.explain.links import Links, link
+from sublight.explain.notebook import notebook
 from sublight.explain.refusals import refusals
 from sublight.explain.steps import Mark, Step, marks, steps_on, union
 from sublight.explain.timeline import Timeline, part_of_activity, timeline
@@ -25,19 +27,31 @@ __all__ = ["Explained", "Explanation", "Finding", "View", "explain"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Explained:
+class Explained(Frames):
     """One device: its view and what was found."""
 
     view: View
     findings: tuple[Finding, ...]            # by what they could save, largest first
 
+    def views_and_findings(self) -> Iterable[tuple[View, tuple[Finding, ...]]]:
+        return ((self.view, self.findings),)
+
+    def _repr_html_(self) -> str:
+        return notebook((self,))
+
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Explanation:
+class Explanation(Frames):
     """A whole run."""
 
     devices: tuple[Explained, ...]
     traces: tuple[Trace, ...]
+
+    def views_and_findings(self) -> Iterable[tuple[View, tuple[Finding, ...]]]:
+        return ((d.view, d.findings) for d in self.devices)
+
+    def _repr_html_(self) -> str:
+        return notebook(self.devices)
 
 
 def explain(

@@ -24,6 +24,14 @@ def present(indices: I32) -> list[int]:
     return out
 
 
+def joined(starts: I64, ends: I64) -> tuple[I64, I64]:
+    """Stretches in order, those that touch made one: (starts, ends)."""
+    if not len(starts):
+        return starts, ends
+    first = np.concatenate([[True], starts[1:] != ends[:-1]])
+    return starts[first], ends[np.concatenate([first[1:], [True]])]
+
+
 def among(ids: I64, others: I64) -> B:
     """Which ids occur among others; NO_ID never does. (Sorting beats hashing here, by ten times.)"""
     known = np.sort(others)

@@ -72,7 +72,7 @@ def link(trace: Trace) -> Links:
     under_graph = found & (graph_call[call] if len(c.ts_ns) else False) & kernels
     # Correlation ids count up. One below all those of the file's calls was launched before the recording began.
     known = c.correlation[c.correlation != NO_ID]
-    before = ~found & (a.correlation != NO_ID) & (a.correlation < known.min() if len(known) else False)
+    before = ~found & (a.correlation > 0) & (a.correlation < known.min() if len(known) else False)
     return Links(
         call=call, launch_ns=launch_ns, before_recording=before, activities=len(call), linked=int(found.sum()),
         linked_to_op=int(among(a.external_id, trace.ops.external_id).sum()),

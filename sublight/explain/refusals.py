@@ -51,8 +51,8 @@ def refusals(
     if links is not None and links.kernel_ns and links.graph_ns > MANY_UNDER_GRAPHS * links.kernel_ns:
         out.append(Refusal(
             "operators behind kernels", f"{percent(links.graph_ns / links.kernel_ns)} of kernel time runs under "
-            "CUDA-graph launches, which carry no operator", "a second recording with graphs off (vLLM: --enforce-eager; SGLang: "
-            "--disable-cuda-graph) for names and shapes; keep this one for times",
+            "CUDA-graph launches, which carry no operator", "a second recording with graphs off (vLLM: "
+            "--enforce-eager; SGLang: --disable-cuda-graph) for names and shapes; keep this one for times",
         ))
     if not steps:
         out.append(Refusal(

@@ -27,7 +27,7 @@ from sublight.budget import (
     Communication,
     Part,
 )
-from sublight.explain.columns import B, distinct, present
+from sublight.explain.columns import B, distinct, joined, present
 from sublight.explain.links import Links, calls_matching
 from sublight.observe.kernel_name import classify
 from sublight.trace import I32, I64, KERNEL, Trace
@@ -64,11 +64,14 @@ class Timeline:
         return (np.concatenate([empty, *lengths]), np.concatenate([empty.astype(np.int32), *owners]),
                 np.concatenate([empty.astype(bool), *communicating]))
 
-    def parts_ns(self, windows: Windows) -> I64:
-        """Nanoseconds owned by each part of budget.PARTS. Exact: bincount's doubles hold integers to 2**53."""
-        lengths, owner, _ = self.cut(windows)
-        out: I64 = np.bincount(owner, weights=lengths, minlength=len(PARTS)).astype(np.int64)
-        return out
+    def stretches(self, part: str, windows: Windows) -> tuple[I64, I64]:
+        """(starts, ends) in ns of the stretches of a part inside the windows, whole: touching pieces are one."""
+        mine = np.flatnonzero(self.owner == PART_INDEX[part])
+        starts, ends = joined(self.edges_ns[mine], self.edges_ns[mine + 1])
+        cut = [(np.clip(starts, a, b), np.clip(ends, a, b)) for a, b in windows]
+        some = [(s[e > s], e[e > s]) for s, e in cut]
+        none = np.zeros(0, np.int64)
+        return np.concatenate([none, *(s for s, _ in some)]), np.concatenate([none, *(e for _, e in some)])
 
     def budget(self, windows: Windows, wait_ns: int | None = None, undivided_ns: int = 0) -> Budget:
         """The budget of disjoint windows inside the span."""
@@ -109,13 +112,15 @@ def timeline(trace: Trace, links: Links, device: int, part: I32, step_windows: W
     here = np.flatnonzero((a.device == device) & (a.dur_ns > 0))
     if not len(here):
         return None
-    ts, end = a.ts_ns[here], a.end_ns[here]
+    ts, end, launch_ns = a.ts_ns[here], a.end_ns[here], links.launch_ns[here]
     span = (int(ts.min()), int(end.max()))
     syncs = calls_matching(trace, "synchronising")
     sync_ts, sync_end = trace.calls.ts_ns[syncs], trace.calls.end_ns[syncs]
     steps = np.array(step_windows, np.int64).reshape(-1, 2)
+    reached = np.maximum.accumulate(end)                                # rows are in start order
+    after_gap = np.flatnonzero(ts[1:] > reached[:-1]) + 1
     edges = distinct(np.clip(np.concatenate([
-        ts, end, sync_ts, sync_end, steps.ravel(), trace.overhead.ts_ns, trace.overhead.end_ns,
+        ts, end, launch_ns[after_gap], sync_ts, sync_end, steps.ravel(), trace.overhead.ts_ns, trace.overhead.end_ns,
     ]), *span))
 
     def covered(starts: I64, ends: I64) -> B:
@@ -137,19 +142,20 @@ def timeline(trace: Trace, links: Links, device: int, part: I32, step_windows: W
 
     idle = np.flatnonzero(owner < 0)
     at = edges[idle]
-    upcoming = np.searchsorted(ts, at, "left")                          # the next activity: rows are in start order
-    idle_since = np.maximum.accumulate(end)[upcoming - 1]
+    upcoming = np.searchsorted(ts, at, "left")                          # the next activity
+    idle_since = reached[upcoming - 1]
     call = links.call[here][upcoming]
     linked = call >= 0
-    early = links.before_recording[here][upcoming] | (linked & (links.launch_ns[here][upcoming] < idle_since))
+    early = links.before_recording[here][upcoming] | (linked & (launch_ns[upcoming] < idle_since))
     starved = linked & ~early
 
     blocked = np.zeros(len(idle), bool)
     sync_thread = trace.calls.thread[syncs]
     if len(sync_ts):
         blocked |= ~linked & ~early & covered(sync_ts, sync_end)[idle]
-        launcher = np.where(starved, trace.calls.thread[call], -1)
-        for thread in np.intersect1d(sync_thread, launcher[starved]).tolist():
+        held_up = starved & (at < launch_ns[upcoming])                  # a call after the launch held nothing up
+        launcher = np.where(held_up, trace.calls.thread[call], -1)
+        for thread in np.intersect1d(sync_thread, launcher[held_up]).tolist():
             its = sync_thread == thread
             blocked |= (launcher == thread) & covered(sync_ts[its], sync_end[its])[idle]
     outside = ~covered(steps[:, 0], steps[:, 1])[idle] if len(steps) else np.zeros(len(idle), bool)

@@ -5,8 +5,8 @@
 A chunk is cut at the last place that looks like the end of an event. A typed decode of the whole chunk then proves
 the cut: brackets and strings balance, or the decode fails. Only a chunk that fails is looked at event by event.
 
-Every event is read or counted as lost. What cannot be read counts as many events as it names any one of `ph`, `ts`,
-`pid` and `tid`, the keys that every event has: a damaged event is counted as long as one of them survives.
+Every event is read or counted as lost. What cannot be read is counted by `ph`, `ts`, `pid` and `tid`, the keys that
+every event has: a damaged event is counted as long as one of them survives.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ MOST_INNER = 8
 BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*(?=\{)")
 PHASE_KEY = re.compile(rb'"ph"\s*:')
 COUNTED_KEY = re.compile(r'"(ph|ts|pid|tid)"\s*:')
+TIME_KEY = re.compile(r'"ts"\s*:')
 LIST_END = re.compile(r'\s*\]\s*(?:$|\}|,\s*")')                 # and the end, or another key of the root
 EVENT_AND_LIST_END = re.compile(r'\}\s*(\]\s*(?:$|\}\s*$|,\s*"\w+"\s*:))')
 STRUCTURAL_QUOTE = re.compile(r'(?<=[{,:\[])\s*"|"(?=\s*[,:}\]])')
@@ -179,7 +180,8 @@ def _from_first_event(blocks: Iterator[bytes], tally: Tally, name: str) -> Itera
         )
     tally.repaired["head of the file unreadable"] += 1
     tally.head = bytes(text[: starts[0]])
-    tally.lost += len(PHASE_KEY.findall(tally.head))
+    in_list = tally.head.lstrip().startswith(b"[")
+    tally.lost += _count(tally.head.decode("utf-8", "replace")) if in_list else len(PHASE_KEY.findall(tally.head))
     return chain(_in_blocks(text, starts[0]), blocks)
 
 
@@ -302,16 +304,14 @@ def _one(piece: bytes, codec: Codec[E], tally: Tally, *, last: bool) -> tuple[li
         behind = mended[end:]
         tail = behind if LIST_END.match(behind) else None
         stray = behind.strip(", \t\r\n") if tail is None else ""
-        counts = Counter(COUNTED_KEY.findall(stray))
-        total = max((key in value) + counts[key] for key in ("ph", "ts", "pid", "tid"))
         event = codec.convert(value)
-        if event is None or (counts["ts"] and "ts" not in value):      # its other half stands behind it
-            tally.lost += total
+        if event is None or ("ts" not in value and TIME_KEY.search(stray)):      # its other half stands behind it
+            tally.lost += _count(mended[:end] + stray)
             return [], tail
-        tally.lost += total - 1
+        tally.lost += (behind_it := _count(stray))
         if kind:
             tally.repaired[kind] += 1
-        if stray and total == 1:
+        if stray and not behind_it:
             tally.repaired["stray text between events"] += 1
         return [event], tail
     plain = piece.decode("utf-8", "replace")
@@ -356,8 +356,10 @@ def _well_formed(tail: str) -> bool:
 
 
 def _count(text: str) -> int:
-    """How many events an unreadable text was, by the key that it names most often."""
-    return max(Counter(COUNTED_KEY.findall(text)).values(), default=0)
+    """How many events an unreadable text was: as many as it names two of the keys that every event has; one, if it
+    names any. (One key alone may be there twice: a flipped bit makes "pid" of "tid".)"""
+    counts = [count for _, count in Counter(COUNTED_KEY.findall(text)).most_common(2)]
+    return 0 if not counts else max([1, *counts[1:]])
 
 
 def _refuse(constant: str) -> None:

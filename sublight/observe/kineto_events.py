@@ -3,6 +3,7 @@ chunk of their text becomes values."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from decimal import Decimal
@@ -120,6 +121,7 @@ class ExactTime(msgspec.Struct, gc=False):
     dur: Decimal | None = None
 
 
+DEVICE_KEYS = [(f.name, f.encode_name) for f in msgspec.structs.fields(DeviceFields)]
 decode_any = msgspec.json.Decoder(list[Event]).decode
 decode_exact = msgspec.json.Decoder(list[ExactTime]).decode
 
@@ -189,9 +191,8 @@ def convert(value: dict[str, Any]) -> Event | None:
     args = value.get("args")
     event: Event = msgspec.convert({k: v for k, v in value.items() if k != "args"}, Event)
     if isinstance(args, dict):
-        texts = {f: msgspec.Raw(msgspec.json.encode(args[key])) for f, key in ARGUMENT_KEYS.items() if key in args}
-        plain = {
-            f.name: args[f.encode_name] for f in msgspec.structs.fields(DeviceFields) if f.encode_name in args
-        }
-        event.args = AnyFields(**plain, **texts)
+        # json, not msgspec: it writes halves of escaped pairs, too.
+        texts = {f: msgspec.Raw(json.dumps(args[key], default=float).encode())
+                 for f, key in ARGUMENT_KEYS.items() if key in args}
+        event.args = AnyFields(**{f: args[key] for f, key in DEVICE_KEYS if key in args}, **texts)
     return event

@@ -201,7 +201,7 @@ def _unzip(blocks: Iterator[bytes], name: str, damage: Damage, layers: int) -> I
         for block in blocks:
             spool.write(block)
         try:
-            archive = zipfile.ZipFile(spool)  # type: ignore[arg-type]   # a seekable binary file is enough
+            archive = zipfile.ZipFile(spool)  # a seekable binary file is enough
         except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError, struct.error):
             raise InputError(f"{name} is a damaged zip file (its index at the end cannot be read)") from None
         members = [m for m in archive.infolist() if not m.is_dir() and not Path(m.filename).name.startswith(".")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sublight.budget import DEPENDENCY, PART_INDEX
+from sublight.budget import DEPENDENCY
 from sublight.explain.view import View
 from sublight.explain.words import ms, number, of_window, percent
 from sublight.finding import Finding
@@ -20,11 +20,11 @@ def find(view: View) -> Iterable[Finding]:
     stalled = view.budget[DEPENDENCY]
     if view.links is None or view.share(stalled) < SMALLEST_SHARE:
         return
-    lengths, owner, _ = view.timeline.cut(view.windows)
-    gaps = lengths[owner == PART_INDEX[DEPENDENCY]]
+    starts, ends = view.timeline.stretches(DEPENDENCY, view.windows)
+    gaps = ends - starts
     evidence = [f"{number(len(gaps), 'stretch')}, median {ms(float(np.median(gaps)))}, longest {ms(int(gaps.max()))}"]
     if view.links.graph_launches:
-        evidence.append(f"{view.links.graph_launches} CUDA-graph launches: gaps inside a replay are counted here")
+        evidence.append(f"{number(view.links.graph_launches, 'CUDA-graph launch')}: gaps inside a replay are counted here")
     if int(gaps.max()) > stalled // 2:
         evidence.append(f"one stretch makes up {percent(int(gaps.max()) / stalled)} of it: a first replay, "
                         "a lazy load, or work that the file does not show?")

@@ -63,14 +63,3 @@ def _with_the_ends(gaps: dict[tuple[str, str], list[int]]) -> dict[tuple[str, st
         if like:
             out[max(like, key=lambda p: sum(out[p]))] += out.pop(pair)
     return out
-
-
-def _joined(starts: np.ndarray, ends: np.ndarray) -> list[tuple[int, int]]:
-    """Stretches that touch, as one."""
-    out: list[tuple[int, int]] = []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        if out and out[-1][1] == start:
-            out[-1] = (out[-1][0], end)
-        else:
-            out.append((start, end))
-    return out

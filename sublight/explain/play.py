@@ -1,0 +1,129 @@
+"""This file knows about playing a window again: every node starts as soon as its dependencies allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sublight.explain.dependencies import Dependencies, before_on_stream
+from sublight.trace import I64
+
+LONG_AGO = np.iinfo(np.int64).min // 2     # of a launch that holds nothing back
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Change:
+    """What is different in a replay. length_ns: each node's duration."""
+
+    length_ns: I64
+    free_host: bool = False            # launches take no time, the host none between its waiting calls
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Played:
+    """What came of a replay: lists with one entry a node or host point."""
+
+    start_ns: list[int]
+    end_ns: list[int]
+    point_ns: list[int]                # when each host point is reached
+    total_ns: int
+
+
+def hide(deps: Dependencies) -> Dependencies:
+    """The same nodes, with communication beside the stream: it waits for what it waited for, but only
+    communication waits for it."""
+    comm = deps.communication
+    before = np.where(comm, deps.before, before_on_stream(deps.stream, deps.window, ~comm))
+    lag = np.where(before >= 0, np.minimum(deps.turnaround_ns, deps.start_ns - deps.end_ns[before]), 0)
+    in_order = (before >= 0) & (lag < 0) & (deps.end_ns >= deps.end_ns[before])
+    joins = {i: kept for i, several in deps.joins.items()
+             if (kept := tuple((j, lag_ns) for j, lag_ns in several if comm[i] or not comm[j]))}
+    # Communication on one stream stays in its own order, though compute may stand between.
+    after = before_on_stream(deps.stream, deps.window, comm)
+    for i in np.flatnonzero(comm & (after >= 0) & (after != before)).tolist():
+        j = int(after[i])
+        apart = min(deps.turnaround_ns, int(deps.start_ns[i] - deps.end_ns[j]))
+        joins[i] = (*joins.get(i, ()), (j, apart))
+    return replace(deps, before=before, lag_ns=lag, in_order=in_order, joins=joins)
+
+
+def play(deps: Dependencies, change: Change, *, delays: bool = False) -> Played:
+    """Play all windows once; `delays` restores what no dependency explains. `hide` must have been applied already.
+
+    One loop over nodes and host points in measured order: an edge always points forwards in it.
+    """
+    points, free = deps.points, change.free_host
+    keys, joins = points.at_ns, deps.joins
+    start_ns: list[int] = []
+    end_ns: list[int] = []
+    point_ns: list[int] = []
+    least = min(deps.latency_ns, 0) if free else deps.latency_ns
+    delay = deps.delay_ns if delays else np.zeros_like(deps.delay_ns)
+    # Where a launch's point is -1 its call keeps its place, unless the host is free: then it starts with the window.
+    called = np.where(deps.linked, deps.launch_ns, LONG_AGO)
+    if free:
+        called = np.where(deps.launch_ns > deps.floor_ns, LONG_AGO, called)
+    rows = zip(
+        deps.start_ns.tolist(), deps.floor_ns.tolist(), deps.before.tolist(), deps.lag_ns.tolist(),
+        deps.in_order.tolist(), called.tolist(), deps.launch_ns.tolist(), deps.point.tolist(),
+        delay.tolist(), change.length_ns.tolist(), strict=True)
+    k, count = 0, len(keys)
+    for i, (measured, floor, before, lag, in_order, call, launch, point, late, length) in enumerate(rows):
+        while k < count and keys[k] <= measured:
+            point_ns.append(_reach(deps, k, point_ns, end_ns, free, delays))
+            k += 1
+        start = floor
+        if before >= 0:
+            allowed = end_ns[before] + lag
+            if lag < 0 and allowed < start_ns[before]:
+                allowed = start_ns[before]
+            if allowed > start:
+                start = allowed
+        if point >= 0:
+            call = point_ns[point] if free else point_ns[point] + launch - keys[point]
+        if call + least > start:
+            start = call + least
+        if i in joins:
+            for j, lag in joins[i]:
+                allowed = max(end_ns[j] + lag, start_ns[j])
+                if allowed > start:
+                    start = allowed
+        start += late
+        end = start + length
+        if in_order and end < end_ns[before]:
+            end = end_ns[before]
+        start_ns.append(start)
+        end_ns.append(end)
+    while k < count:
+        point_ns.append(_reach(deps, k, point_ns, end_ns, free, delays))
+        k += 1
+    return Played(start_ns, end_ns, point_ns, _total(deps, end_ns))
+
+
+def _reach(deps: Dependencies, k: int, point_ns: list[int], end_ns: list[int], free: bool, delays: bool) -> int:
+    """When host point k is reached."""
+    points = deps.points
+    source = points.source[k]
+    if source is not None:                                     # a hand-over: as the other thread's calls move
+        at = moved(deps, source, points.at_ns[k], k, point_ns, free)
+        return max(at, moved(deps, points.previous[k], points.called_ns[k], k, point_ns, free))
+    ready = moved(deps, points.previous[k], points.called_ns[k], k, point_ns, free)
+    for node in points.waited[k]:
+        ready = max(ready, end_ns[node])
+    return ready + points.return_ns[k] + (points.delay_ns[k] if delays else 0)
+
+
+def moved(deps: Dependencies, point: int, measured_ns: int, k: int, point_ns: list[int], free: bool) -> int:
+    """When a call happens that was measured at `measured_ns`, after a host point of its thread (or -1)."""
+    if free:
+        return point_ns[point] if point >= 0 else min(measured_ns, deps.windows[deps.points.window[k]][0])
+    return measured_ns + (point_ns[point] - deps.points.at_ns[point] if point >= 0 else 0)
+
+
+def _total(deps: Dependencies, end_ns: list[int]) -> int:
+    """Windows' lengths, summed: from each one's start to its last activity's end, and the tail after that."""
+    first = np.array([low for low, _ in deps.windows], np.int64)
+    last = first.copy()
+    np.maximum.at(last, deps.window, np.array(end_ns, np.int64))
+    return int((last - first).sum() + deps.tail_ns.sum())
