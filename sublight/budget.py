@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 COMPUTE = (
     "gemm", "grouped gemm", "attention", "convolution", "recurrent", "routing", "normalisation", "position",
-    "kv cache", "activation", "loss", "optimizer", "embedding", "sampling", "quantise", "copy", "reduction",
+    "kv cache", "activation", "softmax/loss", "optimizer", "embedding", "sampling", "quantise", "copy", "reduction",
     "elementwise", "scan/sort", "random", "memory", "framework", "unclassified",
 )
 # What communication kernels do. Where one kernel both moves data and waits for its peers (NCCL, multimem), the
@@ -24,8 +24,9 @@ COMMUNICATION = {
 EXPOSED_COPIES = "exposed copies"
 BLOCKED, STARVED, DEPENDENCY = "idle: blocked", "idle: launch-starved", "idle: dependency"
 OUTSIDE_STEP, OVERHEAD, UNEXPLAINED = "idle: outside a step", "idle: profiler overhead", "idle: unexplained"
-OUTSIDE_OPS = "idle: outside operators"          # CPU-only traces: the thread runs no operator
-IDLE = (BLOCKED, STARVED, DEPENDENCY, OUTSIDE_STEP, OVERHEAD, UNEXPLAINED, OUTSIDE_OPS)
+# CPU-only traces: the thread runs no operator, while another thread of the process does, or none
+OTHER_THREADS, OUTSIDE_OPS = "idle: other threads run operators", "idle: outside operators"
+IDLE = (BLOCKED, STARVED, DEPENDENCY, OUTSIDE_STEP, OVERHEAD, UNEXPLAINED, OTHER_THREADS, OUTSIDE_OPS)
 
 PARTS: tuple[str, ...] = (*COMPUTE, *COMMUNICATION.values(), EXPOSED_COPIES, *IDLE)
 PART_INDEX = {name: i for i, name in enumerate(PARTS)}

@@ -29,7 +29,7 @@ class Finding:
         gain = "cannot be told" if self.gain_ns_at_most is None else f"at most {self.gain_ns_at_most:,} ns"
         rows = [("claim", self.claim), *(("evidence", line) for line in self.evidence), ("do", self.action),
                 ("gain", gain), ("confidence", self.confidence), *(("but", line) for line in self.caveats)]
-        body = "".join(f"<tr><td style='text-align:left'>{label}</td><td style='text-align:left'>{escape(text)}</td></tr>"
-                       for label, text in rows)
+        left = "<td style='text-align:left'>"
+        body = "".join(f"<tr>{left}{label}</td>{left}{escape(text)}</td></tr>" for label, text in rows)
         return (f"<table><caption style='text-align:left'><b>{escape(self.code)} {escape(self.title)}</b></caption>"
                 f"<tbody>{body}</tbody></table>")

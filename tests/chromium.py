@@ -15,8 +15,8 @@ from typing import Any
 
 PATH = Path(os.environ.get("SUBLIGHT_CHROMIUM", "/usr/bin/chromium"))
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update",
+    "--disable-background-networking", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
 )
 TIMEOUT_S = 60.0
 

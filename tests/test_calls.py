@@ -92,10 +92,15 @@ def test_every_activity_is_part_of_one_call_at_most(relative: str) -> None:
 # ---- small traces -----------------------------------------------------------------------------------------------
 
 GEMM = "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT"
-MM: dict[str, Any] = {"Input Dims": [[64, 32], [32, 16]], "Input type": ["c10::BFloat16"] * 2, "Input Strides": [[32, 1], [16, 1]],
-                      "Concrete Inputs": ["", ""]}
-LINEAR: dict[str, Any] = {"Input Dims": [[64, 32], [16, 32], []], "Input type": ["c10::BFloat16", "c10::BFloat16", ""],
-          "Input Strides": [[32, 1], [32, 1], []], "Concrete Inputs": ["", "", ""]}
+BF16 = "c10::BFloat16"
+MM: dict[str, Any] = {
+    "Input Dims": [[64, 32], [32, 16]], "Input type": [BF16, BF16], "Input Strides": [[32, 1], [16, 1]],
+    "Concrete Inputs": ["", ""],
+}
+LINEAR: dict[str, Any] = {
+    "Input Dims": [[64, 32], [16, 32], []], "Input type": [BF16, BF16, ""], "Input Strides": [[32, 1], [32, 1], []],
+    "Concrete Inputs": ["", "", ""],
+}
 
 
 def calls_of(k: Kineto, folder: Path) -> tuple[Trace, OpCalls]:

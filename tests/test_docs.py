@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from conftest import shared
 
-from sublight.explain import explain, findings
+from sublight.explain import explain, findings, rank_findings
 from sublight.explain.findings import FINDINGS
+from sublight.explain.rank_findings import RANK_FINDINGS
 from sublight.observe.read import read
 from sublight.show.markdown import markdown
 
@@ -25,7 +26,7 @@ DOCS = ROOT / "docs"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 FINDING_PAGES = sorted((DOCS / "findings").glob("SL*.md"))
-NEED_EXAMPLES = [*(DOCS / f"{name}.md" for name in ("explain", "demo", "budget", "idle", "quality", "json")),
+NEED_EXAMPLES = [*(DOCS / f"{name}.md" for name in ("explain", "demo", "budget", "idle", "ranks", "quality", "json")),
                  *FINDING_PAGES]
 
 
@@ -87,7 +88,9 @@ def test_a_page_that_must_have_an_example_has_one(page: Path) -> None:
 
 @pytest.mark.parametrize("page", FINDING_PAGES, ids=named)
 def test_the_example_of_a_finding_shows_the_finding(page: Path) -> None:
-    assert any(page.stem in example.expected for example in make_docs.examples(page))
+    printed = [example.expected for example in make_docs.examples(page)]
+    printed += [example.want for example in doctest.DocTestParser().get_examples(page.read_text("utf-8"))]
+    assert any(page.stem in text for text in printed)
 
 
 @pytest.mark.parametrize("path", make_docs.traces(), ids=named)
@@ -117,11 +120,12 @@ def test_the_example_traces_are_what_their_script_writes(tmp_path: Path) -> None
 
 
 def test_every_finding_has_a_page_and_every_page_a_finding() -> None:
-    modules = {m.name for m in pkgutil.iter_modules(findings.__path__)}
-    assert {str(module.__name__).rsplit(".", 1)[1] for module in FINDINGS} == modules  # type: ignore[attr-defined]
-    assert {module.CODE for module in FINDINGS} == {page.stem for page in FINDING_PAGES}
+    everything = (*FINDINGS, *RANK_FINDINGS)
+    modules = {m.name for package in (findings, rank_findings) for m in pkgutil.iter_modules(package.__path__)}
+    assert {str(module.__name__).rsplit(".", 1)[1] for module in everything} == modules  # type: ignore[attr-defined]
+    assert {module.CODE for module in everything} == {page.stem for page in FINDING_PAGES}
     table = (DOCS / "findings/README.md").read_text("utf-8")
-    for module in FINDINGS:
+    for module in everything:
         assert f"[{module.CODE}]({module.CODE}.md)" in table
         heading = (DOCS / f"findings/{module.CODE}.md").read_text("utf-8").split("\n", 1)[0]
         assert heading == f"# {module.CODE}: {module.TITLE}"

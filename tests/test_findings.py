@@ -17,6 +17,7 @@ from strategies import span, traces
 from sublight.errors import InputError
 from sublight.explain import Explained, explain
 from sublight.explain.findings import FINDINGS
+from sublight.explain.rank_findings import RANK_FINDINGS
 from sublight.finding import Finding
 from sublight.observe.read import read
 
@@ -410,12 +411,14 @@ def test_sl301_is_not_found_where_nothing_ran() -> None:
 
 
 def test_codes_are_unique_and_well_formed() -> None:
-    assert len(CODES) == len(set(CODES))
-    assert [code for code in CODES if not re.fullmatch(r"SL\d{3}", code)] == []
-    assert [module for module in FINDINGS if not (module.__doc__ or "").startswith(f"{module.CODE}: ")] == []
+    everything = (*FINDINGS, *RANK_FINDINGS)
+    codes = [module.CODE for module in everything]
+    assert len(codes) == len(set(codes))
+    assert [code for code in codes if not re.fullmatch(r"SL\d{3}", code)] == []
+    assert [module for module in everything if not (module.__doc__ or "").startswith(f"{module.CODE}: ")] == []
 
 
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", [module.CODE for module in (*FINDINGS, *RANK_FINDINGS)])
 def test_every_finding_has_its_page(code: str) -> None:
     page = ROOT / "docs/findings" / f"{code}.md"
     assert page.is_file()

@@ -78,7 +78,7 @@ def test_no_library_is_loaded_before_it_is_asked_for() -> None:
 
 
 def test_a_table_that_there_is_not_is_an_error_with_the_nearest(explanation: Explanation) -> None:
-    with pytest.raises(InputError, match="no table 'kernel'; expected kernels, .* nearest: kernels"):
+    with pytest.raises(InputError, match=r"no table 'kernel'; expected kernels, .* nearest: kernels"):
         columns(explanation, "kernel")
 
 

@@ -23,10 +23,10 @@ from sublight.show.html import COLOURS, MOST_DEVICES, html
 from sublight.show.lanes import KEYS
 
 HOSTILE = (
-    "<script>alert(1)</script>", "</script><script>alert(2)</script>", "<!--<script>", "]]><img src=x onerror=alert(3)>",
-    "\"'><svg onload=alert(4)>", "kernel\u2028with\u2029lines", "\x00\x1b[31mred\x07", "&lt;b&gt;&amp;", "`${alert(5)}`",
-    "\\u003cscript\\u003ealert(6)\\u003c/script\\u003e", "\u202egnp.exe", "名前<カーネル>", "\U0001f680", "x" * 10_000,
-    "javascript:alert(7)", "</style></title></textarea><b>", "\\\"};alert(8);//",
+    "<script>alert(1)</script>", "</script><script>alert(2)</script>", "<!--<script>", "\"'><svg onload=alert(4)>",
+    "]]><img src=x onerror=alert(3)>", "kernel\u2028with\u2029lines", "\x00\x1b[31mred\x07", "&lt;b&gt;&amp;",
+    "`${alert(5)}`", "\\u003cscript\\u003ealert(6)\\u003c/script\\u003e", "\u202egnp.exe", "名前<カーネル>",
+    "\U0001f680", "x" * 10_000, "javascript:alert(7)", "</style></title></textarea><b>", "\\\"};alert(8);//",
 )
 BROWSER = pytest.mark.skipif(not chromium.PATH.exists(), reason=f"{chromium.PATH} is not there: install chromium")
 
@@ -274,7 +274,7 @@ def test_the_page_of_a_real_trace_is_small(which: str) -> None:
 
 def test_a_page_stays_small_whatever_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More activities than a page draws, on more streams, of names that together are larger than a page may be."""
-    monkeypatch.setattr("sublight.show.html.MOST_MARKS", 9_000)
+    monkeypatch.setattr("sublight.show.page_data.MOST_MARKS", 9_000)
     k = Kineto()
     for i in range(9_000):
         name = f"kernel_{i % 3_000:05}" + "<" * 1_000
@@ -341,7 +341,8 @@ def test_a_browser_has_nothing_to_complain_about(opened: chromium.Page) -> None:
 @BROWSER
 def test_the_policy_stops_a_script_that_got_in(opened: chromium.Page) -> None:
     opened.run("""{ const s = document.createElement('script'); s.textContent = 'window.ran = 1';
-                    document.body.append(s); document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.ran=2">') }""")
+                    document.body.append(s);
+                    document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.ran=2">') }""")
     opened.frame()
     assert opened.run("typeof window.ran") == "undefined"
     assert opened.problems
@@ -363,7 +364,8 @@ def test_columns_sort_both_ways(opened: chromium.Page) -> None:
 
 @BROWSER
 def test_the_filter_finds_text_and_counts(opened: chromium.Page) -> None:
-    opened.run("{ const f = document.querySelector('input'); f.value = 'ALLREDUCE'; f.dispatchEvent(new Event('input')) }")
+    opened.run("""{ const f = document.querySelector('input'); f.value = 'ALLREDUCE';
+                    f.dispatchEvent(new Event('input')) }""")
     assert opened.run(ROWS % 0) == ["ncclDevKernel_AllReduce_Sum_bf16_RING_LL"]
     assert opened.run("document.querySelector('.count').textContent").startswith("1 of ")
 
@@ -406,16 +408,19 @@ def test_the_timeline_zooms_by_keys_wheel_and_drag_and_says_what_is_under_the_po
     assert opened.run(width) == pytest.approx(whole / 4, rel=0.02)
     opened.key("0")
     found = []
+    said = "(tip => tip.hidden ? '' : tip.textContent)(document.querySelector('.tip'))"
     for line in range(20, 260, 6):
         opened.mouse("mouseMoved", x + 3, y + line)
-        found.append(opened.run("document.querySelector('.tip').hidden ? '' : document.querySelector('.tip').textContent"))
+        found.append(opened.run(said))
     assert any("<script>alert\n10,000 ns" in text for text in found), found
     assert opened.problems == []
 
 
 @BROWSER
 @pytest.mark.parametrize("width", [400, 1280])
-def test_the_page_is_never_wider_than_its_window(browser: chromium.Page, width: int, plain: str, tmp_path: Path) -> None:
+def test_the_page_is_never_wider_than_its_window(
+    browser: chromium.Page, width: int, plain: str, tmp_path: Path
+) -> None:
     path = tmp_path / "page.html"
     path.write_text(plain)
     browser.open(path, width=width)
@@ -434,3 +439,19 @@ def test_sections_of_ranks_are_set_up_when_they_are_opened(browser: chromium.Pag
     assert browser.run("document.getElementById('d0').open")
     assert browser.run("document.querySelectorAll('canvas').length") == 2
     assert browser.problems == []
+
+
+# ---------------------------------------------------------------- on the command line
+
+
+@pytest.mark.parametrize("form", ["html", "perfetto"])
+def test_a_terminal_is_refused_before_the_trace_is_opened(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sublight.cli import main
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["explain", "gone.json", "--format", form]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"sublight: --format {form} is not for a terminal; expected a file or a pipe: -o ")

@@ -494,6 +494,22 @@ def test_arguments_of_the_wrong_sizes_raise_nothing(name: str, data: st.DataObje
         assert all(n >= 0 for n in work.flops.values())
 
 
+@given(st.sampled_from(RECORDED), st.data())
+def test_a_recorded_call_with_one_thing_changed_raises_nothing(row: tuple[Any, ...], data: st.DataObject) -> None:
+    name, dims, types, concrete, context = row[:5]
+    lists: list[list[Any]] = [list(dims), list(types), list(concrete)]
+    changed = data.draw(st.sampled_from([i for i, values in enumerate(lists) if values]))
+    at = data.draw(st.integers(0, len(lists[changed]) - 1))
+    another: tuple[st.SearchStrategy[Any], ...] = (
+        st.lists(st.integers(0, 9), max_size=5) | junk, st.sampled_from([BF, N, LIST, "int"]),
+        values.filter(bool).map(lambda v: v[0]),
+    )
+    lists[changed][at] = data.draw(another[changed])
+    args = OpArgs(json.dumps(lists[0]), json.dumps(lists[1]), "", json.dumps(lists[2]))
+    for op in ops_of_call(name, args, context=context) or ():
+        assert op.work().bytes_total >= 0
+
+
 @pytest.mark.parametrize(("name", "args"), [
     ("aten::no_such_operator", OpArgs("[[2,2]]", '["float"]', "", "")),
     ("aten::mm", None),

@@ -510,11 +510,12 @@ def test_hidden_waiting_is_not_in_the_strip() -> None:
 
 def test_waiting_on_two_streams_at_once_counts_once_in_the_strip() -> None:
     # stream 20   ├──── waits ────┤ ┤
-    # stream 30   ├──── waits ────┤ ┤
+    # stream 30     ├──── waits ────┤ ┤        20 µs later
     built = run(regular(3, late={1: 400 * US}, world=2))
     for k in built:
         for event in [e for e in k.events if e["name"] == ALL_REDUCE]:
-            k.raw(event | {"tid": 30, "args": event["args"] | {"stream": 30}})
+            later = type(event["ts"])(event["ts"].ns + 20 * US)
+            k.raw(event | {"tid": 30, "ts": later, "args": event["args"] | {"stream": 30}})
     r = ranks(read_back(built))
-    assert r.rows[0].waiting_ns == 1_200 * US
+    assert r.rows[0].waiting_ns == 3 * 420 * US
     assert r.stragglers[1].waiting_ns == 2_400 * US

@@ -13,15 +13,15 @@ from sublight.explain import host
 from sublight.explain.columns import present
 from sublight.explain.findings import FINDINGS
 from sublight.explain.frames import Frames
-from sublight.explain.links import Links, link
+from sublight.explain.links import link
 from sublight.explain.notebook import notebook
 from sublight.explain.refusals import refusals
 from sublight.explain.steps import Mark, Step, marks, steps_on, union
 from sublight.explain.timeline import Timeline, part_of_activity, timeline
 from sublight.explain.view import StepRow, View, inside, kernel_rows, operator_rows
-from sublight.explain.window import Window, chosen
+from sublight.explain.window import OutsideError, Window, chosen
 from sublight.finding import Finding
-from sublight.trace import MEMCPY, Trace
+from sublight.trace import Trace
 
 __all__ = ["Explained", "Explanation", "Finding", "View", "explain"]
 
@@ -66,13 +66,23 @@ def explain(
     """
     several = (traces,) if isinstance(traces, Trace) else tuple(traces)
     wanted = Window.parse(window) if isinstance(window, str) else window
-    explained = []
+    explained: list[Explained] = []
+    outside: list[OutsideError] = []
     for trace in several:
-        views = _thread_views(trace, wanted) if trace.cpu_only else _device_views(trace, wanted, device)
+        try:
+            views = (
+                _thread_views(trace, wanted, len(several)) if trace.cpu_only
+                else _device_views(trace, wanted, device, len(several))
+            )
+        except OutsideError as error:              # other ranks may have been at work for longer
+            outside.append(error)
+            continue
         for view in views:
             found = [f for module in FINDINGS for f in module.find(view)]
             found.sort(key=lambda f: (-(f.gain_ns_at_most or 0), f.code))
             explained.append(Explained(view, tuple(found)))
+    if outside and not explained:
+        raise outside[0]
     if not explained:
         names = ", ".join(f for t in several for f in t.quality.files)
         raise InputError(
@@ -82,7 +92,7 @@ def explain(
     return Explanation(tuple(explained), several)
 
 
-def _device_views(trace: Trace, wanted: Window, override: Device | None) -> list[View]:
+def _device_views(trace: Trace, wanted: Window, override: Device | None, ranks: int) -> list[View]:
     links = link(trace)
     kind, step_marks = marks(trace)
     part = part_of_activity(trace)
@@ -113,7 +123,10 @@ def _device_views(trace: Trace, wanted: Window, override: Device | None) -> list
             budget=line.budget(windows, wait_ns, undivided_ns),
             kernels=kernel_rows(trace, rows, inside_ns, part[rows]),
             rows=rows, inside_ns=inside_ns, part=part[rows],
-            refusals=refusals(trace, links, steps, kind, undivided_ns, (a.kind[rows] == MEMCPY).any()),
+            refusals=refusals(
+                trace, links, steps, unlinked=int((links.call[rows] < 0).sum()), activities=len(rows),
+                undivided_ns=undivided_ns, ranks=ranks,
+            ),
         ))
     return views
 
@@ -127,7 +140,7 @@ def _waiting(inside_ns: np.ndarray, part: np.ndarray) -> tuple[int | None, int]:
     return (None if undivided and not waiting else waiting), undivided
 
 
-def _thread_views(trace: Trace, wanted: Window) -> list[View]:
+def _thread_views(trace: Trace, wanted: Window, ranks: int) -> list[View]:
     kind, step_marks = marks(trace)
     threads = host.busy_threads(trace)
     marked = set(trace.annotations.thread.tolist()) if step_marks else set()
@@ -154,7 +167,9 @@ def _thread_views(trace: Trace, wanted: Window) -> list[View]:
                                budget.communication.union_ns),
             kernels=operator_rows(trace, op[keep].astype(np.int64), inside_ns[keep], part),
             rows=op[keep].astype(np.int64), inside_ns=inside_ns[keep], part=part,
-            refusals=refusals(trace, None, steps, kind, budget.communication.union_ns, False),
+            refusals=refusals(
+                trace, None, steps, unlinked=0, activities=0, undivided_ns=budget.communication.union_ns, ranks=ranks,
+            ),
         ))
     return views
 
@@ -170,13 +185,9 @@ def _step_rows(line: Timeline, steps: tuple[Step, ...]) -> tuple[StepRow, ...]:
     out = []
     for step in steps:
         if step.window is None:
-            out.append(StepRow(step.label, None, None, None, None, step.activities))
+            out.append(StepRow(step.label, None, None, None, None, step.activities, step.lost_launches))
             continue
         budget = line.budget([step.window])
         out.append(StepRow(step.label, budget.window_ns, budget.busy_ns, budget.communication.exposed_ns,
-                           budget.idle_ns, step.activities))
+                           budget.idle_ns, step.activities, step.lost_launches))
     return tuple(out)
-
-
-def linked_share(links: Links) -> float:
-    return links.linked / links.activities if links.activities else 0.0

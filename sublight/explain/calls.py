@@ -35,8 +35,9 @@ from sublight.work import Work
 MOST_NESTED = 8                          # annotations of steps around each other
 
 
+_Kernel = tuple[int, tuple[int, int, int]]               # name and grid
 # Indices of name, arguments and record; the kernels; the step; the names of copies, where nothing else ran.
-_Question = tuple[int, int, int, tuple[KernelHint, ...], StepLoad | None, frozenset[str]]
+_Question = tuple[int, int, int, frozenset[_Kernel], StepLoad | None, frozenset[int]]
 _Answer = tuple[tuple[Op, ...], Work | None, Bound | None]
 
 
@@ -218,68 +219,66 @@ class _Rules:
         groups = {c.group_size for c in trace.collectives if c.group_size > 1}
         self.group = min(groups) if groups else None
         self.loads = _loads(trace)
-        self._hints: dict[tuple[int, tuple[int, int, int]], KernelHint] = {}
+        a = trace.activities             # as lists: they are asked for one at a time
+        self.kernel_name, self.record, self.kind = a.name.tolist(), a.collective.tolist(), a.kind.tolist()
+        self.grid: list[tuple[int, int, int]] = list(map(tuple, a.grid.tolist()))
+        self.op_name, self.op_args = trace.ops.name.tolist(), trace.ops.args.tolist()
+        self.ruled = {i for i in present(trace.ops.name) if has_rule(trace.names[i])}
+        self.set_apart = {i for i in present(trace.ops.name) if trace.names[i] in APART}
         self._answers: dict[_Question, _Answer] = {}
 
     def know(self, row: int, activities: tuple[int, ...]) -> bool:
         """Does a rule know this operator, with these kernels?"""
-        if not has_rule(self.trace.names[self.trace.ops.name[row]]) and self._record(activities) < 0:
+        if (self.op_name[row] not in self.ruled or self.op_args[row] < 0) and self._record(activities) < 0:
             return False
         return self._ask(row, activities)[1] is not None
 
     def apart(self, row: int) -> bool:
         """Is this operator never a part of one that encloses it?"""
-        return self.trace.names[self.trace.ops.name[row]] in APART
+        return self.op_name[row] in self.set_apart
 
     def call(self, row: int, activities: tuple[int, ...]) -> OpCall:
-        index = self.trace.ops.name[row] if row >= 0 else self.trace.activities.name[activities[0]]
+        index = self.op_name[row] if row >= 0 else self.kernel_name[activities[0]]
         ops, work, least = self._ask(row, activities)
         return OpCall(self.trace.names[index], row if row >= 0 else None, ops, work, least, activities)
 
     def _record(self, activities: tuple[int, ...]) -> int:
-        return int(self.trace.activities.collective[list(activities)].max(initial=-1))
+        return max(self.record[i] for i in activities)
 
     def _ask(self, row: int, activities: tuple[int, ...]) -> _Answer:
-        a, o = self.trace.activities, self.trace.ops
-        hints = tuple(sorted({self._hint(i) for i in activities if a.kind[i] == KERNEL},
-                             key=lambda hint: (hint.name, hint.grid)))
-        copies = frozenset(self.trace.names[a.name[i]] for i in activities if a.kind[i] == MEMCPY)
-        name, args = (int(o.name[row]), int(o.args[row])) if row >= 0 else (-1, -1)
-        question = (name, args, self._record(activities), hints, self._load(row) if row >= 0 else None,
-                    frozenset() if hints else copies)
+        kernels = frozenset((self.kernel_name[i], self.grid[i]) for i in activities if self.kind[i] == KERNEL)
+        copies = frozenset(self.kernel_name[i] for i in activities if self.kind[i] == MEMCPY)
+        name, args = (self.op_name[row], self.op_args[row]) if row >= 0 else (-1, -1)
+        question = (name, args, self._record(activities), kernels, self._load(row) if row >= 0 else None,
+                    frozenset() if kernels else copies)
         if question not in self._answers:
             self._answers[question] = self._answer(*question)
         return self._answers[question]
 
     def _answer(
-        self, name: int, arguments: int, record: int, hints: tuple[KernelHint, ...], load: StepLoad | None,
-        copies: frozenset[str],
+        self, name: int, arguments: int, record: int, kernels: frozenset[_Kernel], load: StepLoad | None,
+        copies: frozenset[int],
     ) -> _Answer:
         args = self.trace.op_args[arguments] if arguments >= 0 else None
         collective = self.trace.collectives[record] if record >= 0 else None
+        if args is None and collective is None:
+            return (), None, None
+        hints = tuple(_hint(self.trace.names[kernel], grid) for kernel, grid in sorted(kernels))
         ops = ops_of_call(self.trace.names[name] if name >= 0 else "", args,
                           context=Context(load, collective, self.group, hints, self.tf32))
         if not ops:
             return (), None, None
         works = [op.work() for op in ops]
-        if copies and all("HtoD" in copy for copy in copies):           # only one side is the device's memory
+        ways = [self.trace.names[copy] for copy in copies]
+        if ways and all("HtoD" in way for way in ways):                  # only one side is the device's memory
             works = [Work.of(bytes_written=w.bytes_written) for w in works]
-        elif copies and all("DtoH" in copy for copy in copies):
+        elif ways and all("DtoH" in way or "PtoP" in way for way in ways):
             works = [Work.of(bytes_read=w.bytes_read) for w in works]
         work = reduce(add, works)
         if collective is None and not strides_recorded(args):
             work = replace(work, inferred=True)
         bounds = [bound(w, self.limits) if self.limits else None for w in works]
         return ops, work, _sum([b for b in bounds if b]) if None not in bounds else None
-
-    def _hint(self, activity: int) -> KernelHint:
-        a = self.trace.activities
-        x, y, z = a.grid[activity].tolist()
-        key = (int(a.name[activity]), (x, y, z))
-        if key not in self._hints:
-            known = classify(self.trace.names[key[0]])
-            self._hints[key] = KernelHint(known.name, known.category, known.number_format, known.tile, key[1])
-        return self._hints[key]
 
     def _load(self, row: int) -> StepLoad | None:
         """The engine step around an operator on its thread; of nested ones the innermost."""
@@ -288,6 +287,11 @@ class _Rules:
         last = bisect_right(steps, start_ns, key=lambda step: step[0])
         around = (step for step in reversed(steps[max(0, last - MOST_NESTED):last]) if start_ns < step[1])
         return next((load for _, _, load in around), None)
+
+
+def _hint(name: str, grid: tuple[int, int, int]) -> KernelHint:
+    known = classify(name)
+    return KernelHint(known.name, known.category, known.number_format, known.tile, grid)
 
 
 def _loads(trace: Trace) -> dict[int, list[tuple[int, int, StepLoad]]]:

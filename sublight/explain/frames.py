@@ -36,27 +36,26 @@ class Frames:
 
     def to_polars(self, table: str = "kernels") -> Any:
         """A polars.DataFrame of "kernels", "parts", "steps" or "findings". Raises InputError without polars."""
-        pl = _library("polars", "polars")
+        found, pl = columns(self, table), _library("polars", "polars")
         kinds = {"text": pl.String, "integer": pl.Int64, "number": pl.Float64, "yes or no": pl.Boolean,
                  "texts": pl.List(pl.String)}
-        found = columns(self, table)
         return pl.DataFrame({name: values for name, (_, values) in found.items()},
                             schema={name: kinds[kind] for name, (kind, _) in found.items()})
 
     def to_pandas(self, table: str = "kernels") -> Any:
         """A pandas.DataFrame, with pandas' own null. Raises InputError without pandas."""
-        pd = _library("pandas", "pandas")
+        found, pd = columns(self, table), _library("pandas", "pandas")
         kinds = {"text": "string", "integer": "Int64", "number": "Float64", "yes or no": "boolean", "texts": "object"}
-        return pd.DataFrame({name: pd.array(values, dtype=kinds[kind]) if kind != "texts" else pd.Series(values, dtype=object)
-                             for name, (kind, values) in columns(self, table).items()})
+        return pd.DataFrame({name: pd.Series(values, dtype=kinds[kind])
+                             for name, (kind, values) in found.items()})
 
     def to_arrow(self, table: str = "kernels") -> Any:
         """A pyarrow.Table. Raises InputError without pyarrow."""
-        pa = _library("pyarrow", "arrow")
+        found, pa = columns(self, table), _library("pyarrow", "arrow")
         kinds = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "yes or no": pa.bool_(),
                  "texts": pa.list_(pa.string())}
         return pa.table({name: pa.array(values, type=kinds[kind])
-                         for name, (kind, values) in columns(self, table).items()})
+                         for name, (kind, values) in found.items()})
 
 
 def columns(of: Frames, table: str) -> dict[str, Column]:
@@ -105,4 +104,6 @@ def _library(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise InputError(f"{name} is not installed; expected it for .to_{extra}(): pip install 'sublight[{extra}]'") from None
+        raise InputError(
+            f"{name} is not installed; expected it for .to_{extra}(): pip install 'sublight[{extra}]'"
+        ) from None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from sublight.budget import BLOCKED, DEPENDENCY, IDLE, OUTSIDE_OPS, STARVED
+from sublight.budget import BLOCKED, DEPENDENCY, IDLE, OTHER_THREADS, OUTSIDE_OPS, STARVED
 from sublight.explain.findings.sms_held import held_blocks
 from sublight.explain.refusals import LOST_LAUNCHES
 from sublight.explain.view import View
-from sublight.explain.words import ms, percent
+from sublight.explain.words import ms, percent, recorded_extras
 
 CAUSES = {
     STARVED: "waiting for launches", BLOCKED: "while the host waits in a synchronising call",
     DEPENDENCY: "waiting for work that was launched in time", OUTSIDE_OPS: "running no operator",
+    OTHER_THREADS: "while other threads run operators",
 }
 
 
@@ -27,10 +28,11 @@ def headline(view: View) -> str:
     idle_words = _idle(view)
     if budget.idle_ns >= max(compute, exposed):
         who = "The thread" if view.cpu_only else "The device"
-        return f"{who} is idle for {percent(view.share(budget.idle_ns))} of {total}{idle_words}."
+        return f"{who} is idle for {percent(view.share(budget.idle_ns))} of {total}{idle_words}{_slowed(view)}."
     if exposed >= compute:
-        return (f"Communication-bound: {percent(view.share(exposed))} of {total} is communication with nothing "
-                f"computing beside it; compute takes {percent(view.share(compute))}.")
+        kind = "communication or waiting for peers" if budget.communication.undivided_ns else "communication"
+        return (f"{percent(view.share(exposed))} of {total} is {kind}, with nothing computing beside it; compute takes "
+                f"{percent(view.share(compute))}.")
     said = [f"Compute takes {percent(view.share(compute))} of {total}"]
     if largest.group == "compute":
         said[0] += f" ({largest.name} {percent(view.share(largest.ns))})"
@@ -45,7 +47,7 @@ def headline(view: View) -> str:
         text += f"; {percent(view.share(exposed))} is exposed"
         said.append(text)
     if budget.idle_ns >= 0.01 * budget.window_ns:
-        said.append(f"{percent(view.share(budget.idle_ns))} is idle{idle_words}")
+        said.append(f"{percent(view.share(budget.idle_ns))} is idle{idle_words}{_slowed(view)}")
     return "; ".join(said) + "."
 
 
@@ -57,6 +59,11 @@ def _idle(view: View) -> str:
     ns, part = causes[0]
     share = "" if len(causes) == 1 else f"{percent(ns / budget.idle_ns)} of that "
     return f", {share}{CAUSES[part]}"
+
+
+def _slowed(view: View) -> str:
+    """Recording stacks or shapes makes the host slow, and the device idle: said where idle time is."""
+    return " (recorded with " + " and ".join(recorded_extras(view)) + ", which inflates it)" if recorded_extras(view) else ""
 
 
 def _lost(view: View) -> str | None:

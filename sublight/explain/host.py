@@ -17,8 +17,8 @@ from importlib import resources
 
 import numpy as np
 
-from sublight.budget import COMMUNICATION, OUTSIDE_OPS, PART_INDEX
-from sublight.explain.columns import distinct, present
+from sublight.budget import COMMUNICATION, OTHER_THREADS, OUTSIDE_OPS, PART_INDEX
+from sublight.explain.columns import covered, distinct, present
 from sublight.explain.steps import Mark
 from sublight.explain.timeline import Timeline
 from sublight.trace import I32, I64, Trace
@@ -100,20 +100,30 @@ def thread_timeline(
     table = trace.annotations
     collective = in_flight[table.name] & (table.thread != thread) if len(table.name) else np.zeros(0, bool)
     comm_ts, comm_end = table.ts_ns[collective], table.end_ns[collective]
+    others = trace.ops.thread != thread
+    other_ts, other_end = _union(trace.ops.ts_ns[others], trace.ops.end_ns[others])
     edges = distinct(np.clip(np.concatenate([
-        [low, high], start_ns, end_ns, comm_ts, comm_end, marks.ravel(),
+        [low, high], start_ns, end_ns, comm_ts, comm_end, other_ts, other_end, marks.ravel(),
     ]), low, high))
-
-    change = np.zeros(len(edges), np.int64)
-    np.add.at(change, np.searchsorted(edges, np.clip(comm_ts, low, high)), 1)
-    np.add.at(change, np.searchsorted(edges, np.clip(comm_end, low, high)), -1)
-    communicating = np.cumsum(change)[:-1] > 0
+    communicating, elsewhere = covered(edges, comm_ts, comm_end), covered(edges, other_ts, other_end)
     at = np.maximum(np.searchsorted(start_ns, edges[:-1], "right") - 1, 0)
     busy = (start_ns[at] <= edges[:-1]) & (edges[:-1] < end_ns[at])
     exposed = PART_INDEX[COMMUNICATION["communication"]]
-    owner = np.where(busy, part[at], np.where(communicating, exposed, PART_INDEX[OUTSIDE_OPS])).astype(np.int32)
+    owner = np.select(
+        [busy, communicating, elsewhere], [part[at], exposed, PART_INDEX[OTHER_THREADS]], PART_INDEX[OUTSIDE_OPS],
+    ).astype(np.int32)
     communicating = communicating | (owner == exposed)
     return Timeline(edges, owner, communicating), start_ns, end_ns, mine[row].astype(np.int32)
+
+
+def _union(ts_ns: I64, end_ns: I64) -> tuple[I64, I64]:
+    """Disjoint intervals that cover what these cover. They come in start order."""
+    if not len(ts_ns):
+        return ts_ns, end_ns
+    order = np.argsort(ts_ns, kind="stable")
+    ts, reached = ts_ns[order], np.maximum.accumulate(end_ns[order])
+    first = np.concatenate([[True], ts[1:] > reached[:-1]])
+    return ts[first], reached[np.concatenate([first[1:], [True]])]
 
 
 def _part(name: str) -> int:

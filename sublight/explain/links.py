@@ -43,6 +43,7 @@ class Links:
     linked_to_op: int                # to a framework operator
     launches: int                    # calls that should have device activity
     launches_without_activity: int
+    captured_launches: int           # recorded into a CUDA graph: nothing ran yet
     lost_launch: B                   # per call: should have had device activity, has none
     graph_launches: int
     partial_replays: int             # of them, with under half of the kernels that others like them have
@@ -65,7 +66,9 @@ def link(trace: Trace) -> Links:
     launch_ns = np.where(found, c.ts_ns[call] if len(c.ts_ns) else 0, 0)
     lead = np.where(found, launch_ns - a.ts_ns, 0)
     kernels = a.kind == KERNEL
-    launching = calls_matching(trace, "launching") & ~_captured(trace)
+    launching, captured = calls_matching(trace, "launching"), _captured(trace)
+    captured_launches = int((launching & captured).sum())
+    launching &= ~captured
     lost = launching.copy()
     lost[launching] = ~among(c.correlation[launching], a.correlation)
     graph_call = calls_matching(trace, "graph_launching")
@@ -76,7 +79,8 @@ def link(trace: Trace) -> Links:
     return Links(
         call=call, launch_ns=launch_ns, before_recording=before, activities=len(call), linked=int(found.sum()),
         linked_to_op=int(among(a.external_id, trace.ops.external_id).sum()),
-        launches=int(launching.sum()), launches_without_activity=int(lost.sum()), lost_launch=lost,
+        launches=int(launching.sum()), launches_without_activity=int(lost.sum()),
+        captured_launches=captured_launches, lost_launch=lost,
         graph_launches=int(graph_call.sum()), partial_replays=_partial_replays(a.name, call, under_graph),
         graph_ns=int(a.dur_ns[under_graph].sum()),
         kernel_ns=int(a.dur_ns[kernels].sum()),

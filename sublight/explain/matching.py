@@ -241,13 +241,13 @@ def _shifted(a: Lane, b: Lane) -> tuple[I64, I64]:
         here, there = slice(low, high), slice(low - shift, high - shift)
         if not np.array_equal(a.token[here], b.token[there]):
             continue
-        off, firm = b.end_ns[there] - a.end_ns[here], a.firm[here]
+        every = slice(None, None, (high - low) // SAMPLES + 1)
+        off, firm = (b.end_ns[there][every] - a.end_ns[here][every]), a.firm[here][every]
         off = off[firm] if firm.sum() >= 3 else off
-        sample = off[:: len(off) // SAMPLES + 1]
-        middle = int(np.sort(sample)[len(sample) // 2])
-        steady = float((np.abs(sample - middle) <= STEADY_NS).mean()) * len(off)
-        known = (a.step[here] >= 0) & (b.step[there] >= 0)
-        same = np.where(a.step[here] == b.step[there], 1, -1)[known].sum()
+        middle = int(np.sort(off)[len(off) // 2])
+        steady = float((np.abs(off - middle) <= STEADY_NS).mean()) * (high - low)
+        mine, other = a.step[here][every], b.step[there][every]
+        same = np.where(mine == other, 1, -1)[(mine >= 0) & (other >= 0)].sum()
         tried.append((steady, (int(same), high - low, -abs(middle)), shift))
     if not tried:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -8,18 +8,27 @@ from sublight.explain.view import Refusal
 from sublight.explain.words import percent
 from sublight.trace import Trace
 
-FEW_LINKS = 0.95
+FEW_LINKS = 0.05             # share of the window's activities without a launch
+OTHER_DEVICES = frozenset({"mtia_ccp_events", "mtia_runtime", "xpu_runtime", "privateuse1_runtime", "hpu_op"})
 MANY_UNDER_GRAPHS = 0.10
+FEW_OPERATORS = 0.5
 LOST_LAUNCHES = 0.01
 
 
 def refusals(
-    trace: Trace, links: Links | None, steps: tuple[Step, ...], step_kind: str | None, undivided_ns: int,
-    copies: bool,
+    trace: Trace, links: Links | None, steps: tuple[Step, ...], *, unlinked: int, activities: int, undivided_ns: int,
+    ranks: int,
 ) -> tuple[Refusal, ...]:
-    """Every verdict that is refused for this trace."""
+    """Every verdict that is refused for this trace. `unlinked` of `activities` in the window have no launch; `ranks`
+    traces of the run were read."""
     out = []
-    if links is None:
+    others = sorted(c for c in trace.quality.ignored if c in OTHER_DEVICES)
+    if links is None and others:
+        out.append(Refusal(
+            "device time", f"the file's device activity is of a kind that this version does not read ({', '.join(others)})",
+            "nothing else: only the host's side is accounted for",
+        ))
+    elif links is None:
         out.append(Refusal(
             "device time", "the file holds no kernels, copies or memsets: it is a CPU-only recording",
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] in torch.profiler.profile, on a machine "
@@ -30,10 +39,10 @@ def refusals(
             "causes of idle time", "the file holds no runtime calls, so no launch can be compared with the idle "
             "time that it ended", "ProfilerActivity.CPU beside ProfilerActivity.CUDA",
         ))
-    elif links.linked < FEW_LINKS * links.activities:
+    elif unlinked > FEW_LINKS * activities:
         out.append(Refusal(
-            "causes of all idle time", f"{links.activities - links.linked} of {links.activities} device "
-            "activities have no launch in the file (launched before the recording began?)",
+            "causes of all idle time", f"{unlinked} of {activities} device activities in the window have no launch in "
+            "the file",
             "schedule=torch.profiler.schedule(wait=1, warmup=1, active=3), and synchronise before it starts",
         ))
     if links is not None and links.launches and links.launches_without_activity > LOST_LAUNCHES * links.launches:
@@ -54,6 +63,16 @@ def refusals(
             "CUDA-graph launches, which carry no operator", "a second recording with graphs off (vLLM: "
             "--enforce-eager; SGLang: --disable-cuda-graph) for names and shapes; keep this one for times",
         ))
+    elif links is not None and links.activities and links.linked_to_op < FEW_OPERATORS * links.activities:
+        out.append(Refusal(
+            "operators behind kernels", f"only {links.linked_to_op} of {links.activities} activities are linked to an "
+            "operator of the file (External id)", "ProfilerActivity.CPU beside CUDA, with a current PyTorch",
+        ))
+    if links is not None and links.captured_launches > links.launches:
+        out.append(Refusal(
+            "how long a step takes", f"{links.captured_launches} launches were recorded into CUDA graphs, which runs "
+            "nothing: this is a recording of graph capture", "a recording that starts after capture and warm-up",
+        ))
     if not steps:
         out.append(Refusal(
             "figures per step", "no step is marked in the file",
@@ -67,7 +86,9 @@ def refusals(
     if undivided_ns:
         out.append(Refusal(
             "waiting inside collectives", "one rank cannot tell waiting for peers from moving data in "
-            "kernels that do both", "the same steps on every rank, with the rank in the file's name",
+            "kernels that do both",
+            "the same steps on every rank, with the rank in the file's name" if ranks < 2 else "nothing else: compare the "
+            "ranks below",
         ))
     if trace.recording.shapes is False:
         out.append(Refusal("sizes of operators", "shapes were not recorded", "record_shapes=True"))

@@ -27,7 +27,7 @@ from sublight.budget import (
     Communication,
     Part,
 )
-from sublight.explain.columns import B, distinct, joined, present
+from sublight.explain.columns import B, covered, distinct, joined, present
 from sublight.explain.links import Links, calls_matching
 from sublight.observe.kernel_name import classify
 from sublight.trace import I32, I64, KERNEL, Trace
@@ -123,19 +123,11 @@ def timeline(trace: Trace, links: Links, device: int, part: I32, step_windows: W
         ts, end, launch_ns[after_gap], sync_ts, sync_end, steps.ravel(), trace.overhead.ts_ns, trace.overhead.end_ns,
     ]), *span))
 
-    def covered(starts: I64, ends: I64) -> B:
-        """Which stretches lie inside any of the intervals."""
-        change = np.zeros(len(edges), np.int64)
-        np.add.at(change, np.searchsorted(edges, np.clip(starts, *span)), 1)
-        np.add.at(change, np.searchsorted(edges, np.clip(ends, *span)), -1)
-        inside: B = np.cumsum(change)[:-1] > 0
-        return inside
-
     owner = np.full(len(edges) - 1, -1, np.int32)
     communicating = np.zeros(len(edges) - 1, bool)
     for p in reversed(present(part[here])):      # the highest rank last, on top
         mine = part[here] == p
-        inside = covered(ts[mine], end[mine])
+        inside = covered(edges, ts[mine], end[mine])
         owner[inside] = p
         if PARTS[p] in COMMUNICATION.values():
             communicating |= inside
@@ -152,14 +144,14 @@ def timeline(trace: Trace, links: Links, device: int, part: I32, step_windows: W
     blocked = np.zeros(len(idle), bool)
     sync_thread = trace.calls.thread[syncs]
     if len(sync_ts):
-        blocked |= ~linked & ~early & covered(sync_ts, sync_end)[idle]
+        blocked |= ~linked & ~early & covered(edges, sync_ts, sync_end)[idle]
         held_up = starved & (at < launch_ns[upcoming])                  # a call after the launch held nothing up
         launcher = np.where(held_up, trace.calls.thread[call], -1)
         for thread in np.intersect1d(sync_thread, launcher[held_up]).tolist():
             its = sync_thread == thread
-            blocked |= (launcher == thread) & covered(sync_ts[its], sync_end[its])[idle]
-    outside = ~covered(steps[:, 0], steps[:, 1])[idle] if len(steps) else np.zeros(len(idle), bool)
-    overhead = covered(trace.overhead.ts_ns, trace.overhead.end_ns)[idle]
+            blocked |= (launcher == thread) & covered(edges, sync_ts[its], sync_end[its])[idle]
+    outside = ~covered(edges, steps[:, 0], steps[:, 1])[idle] if len(steps) else np.zeros(len(idle), bool)
+    overhead = covered(edges, trace.overhead.ts_ns, trace.overhead.end_ns)[idle]
     owner[idle] = np.select(
         [blocked, starved, early, outside, overhead],
         [PART_INDEX[p] for p in (BLOCKED, STARVED, DEPENDENCY, OUTSIDE_STEP, OVERHEAD)],

@@ -43,6 +43,7 @@ class StepRow:
     exposed_communication_ns: int | None
     idle_ns: int | None
     activities: int
+    lost_launches: int           # launches within it whose activity is not in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,25 @@ class View:
         return self.links is None
 
     @property
+    def amd(self) -> bool:
+        """Is the device AMD's? Told by its name, else by the names of the runtime's calls."""
+        if self.info.name:
+            return any(word in self.info.name for word in ("AMD", "Instinct", "Radeon", "gfx"))
+        calls = self.trace.calls
+        return bool(len(calls.name)) and self.trace.names[int(calls.name[len(calls.name) // 2])].startswith("hip")
+
+    @property
+    def engine(self) -> str | None:
+        """The serving engine whose step marks the trace has: "vLLM" or "SGLang"."""
+        for i in present(self.trace.annotations.name):
+            name = self.trace.names[i]
+            if name.startswith("step["):
+                return "SGLang"
+            if name.startswith("execute_") and "context_" in name:
+                return "vLLM"
+        return None
+
+    @property
     def span_ns(self) -> int:
         start, end = self.timeline.span
         return end - start
@@ -89,6 +109,11 @@ class View:
     @property
     def sms(self) -> int | None:
         return self.info.sms or (self.catalogued.sms if self.catalogued else None)
+
+    @property
+    def device_label(self) -> str:
+        """"device 0", or "cpu thread 3"."""
+        return str(self.device) if self.cpu_only else f"device {self.device}"
 
     @property
     def title(self) -> str:

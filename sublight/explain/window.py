@@ -37,6 +37,10 @@ class Window:
         raise InputError(f"no window '{text}'; expected step, all, or A:B such as 10ms:25ms (with A before B)")
 
 
+class OutsideError(InputError):
+    """The window that was asked for lies behind a device's last activity."""
+
+
 Chosen = tuple[str, str, tuple[tuple[int, int], ...]]
 
 
@@ -49,7 +53,7 @@ def chosen(
     if wanted.kind == "A:B":
         start, end = low + wanted.start_ns, min(low + wanted.end_ns, high)
         if start >= high:
-            raise InputError(
+            raise OutsideError(
                 f"the window begins {wanted.start_ns / 1e6:.3f} ms after the first activity, but the device's "
                 f"span is only {(high - low) / 1e6:.3f} ms"
             )

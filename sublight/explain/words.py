@@ -19,10 +19,15 @@ def ms(ns: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share with one decimal; small ones with two, never a plain zero for something that is there."""
+    """A share with one decimal; small ones with two. Nothing that is there reads as zero, nothing short of all as
+    100 %."""
+    if share == 0:
+        return "0 %"
     if 0 < share < 0.0001:
         return "< 0.01 %"
-    return f"{share:.2%}".replace("%", " %") if share < 0.01 else f"{share:.1%}".replace("%", " %")
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return f"{share:.2%}".replace("%", " %") if 0 < share < 0.01 else f"{share:.1%}".replace("%", " %")
 
 
 def of_window(view: View, ns: int) -> str:
@@ -47,10 +52,30 @@ def number(count: int, what: str) -> str:
     return f"{count:,} {what[:-1] + 'ies' if what.endswith('y') else what + ('es' if what.endswith('ch') else 's')}"
 
 
+def units(view: View) -> str:
+    """What the device's processors are called."""
+    return "CUs" if view.amd else "SMs"
+
+
+def graphs(view: View) -> str:
+    """How to replay kernels without launching each, for the kind of run that this is."""
+    kind = "HIP graphs" if view.amd else "CUDA graphs"
+    if view.engine == "vLLM":
+        return f"{kind} (run without --enforce-eager)"
+    if view.engine == "SGLang":
+        return f"{kind} (run without --disable-cuda-graph)"
+    return f'{kind} (torch.compile mode="reduce-overhead", torch.cuda.graph)'
+
+
+def recorded_extras(view: View) -> list[str]:
+    """What was recorded that slows the host down: stacks, shapes."""
+    recording = view.trace.recording
+    return [name for name, on in (("stacks", recording.stacks), ("shapes", recording.shapes)) if on]
+
+
 def recording_caveats(view: View) -> tuple[str, ...]:
     """Recording shapes and stacks slows the host down, and so inflates every time that the host causes."""
-    what = [name for name, on in (("stacks", view.trace.recording.stacks), ("shapes", view.trace.recording.shapes))
-            if on]
+    what = recorded_extras(view)
     if not what:
         return ()
     return (f"recorded with {' and '.join(what)}, which slows the host: the real cost is smaller. "

@@ -142,8 +142,6 @@ class _Text:
 def _decoded(buffer: bytearray, end: int, codec: Codec[E]) -> list[E] | None:
     """The events of buffer[:end], decoded in place: the byte at `end` serves as the closing bracket meanwhile.
     None where they are damaged."""
-    if buffer.find(0, 0, end) >= 0:               # a hole that a crash left: never inside sound text
-        return None
     kept, buffer[end] = buffer[end], CLOSE
     view = memoryview(buffer)[: end + 1]
     try:
@@ -253,7 +251,7 @@ def _salvage(text: bytes, codec: Codec[E], tally: Tally, name: str) -> Generator
         width = max(1, min(width, count - at))
         run = text[edges[at] : edges[at + width]].rstrip().removesuffix(b",")
         try:
-            batch = codec.decode(b"[" + run + b"]" if b"\0" not in run else b"")
+            batch = codec.decode(b"[" + run + b"]")
         except UNREADABLE:
             if width > 1:
                 width //= 2
@@ -299,7 +297,7 @@ def _one(piece: bytes, codec: Codec[E], tally: Tally, *, last: bool) -> tuple[li
             value, end = (_LAX if kind else _STRICT).raw_decode(mended)
         except (ValueError, RecursionError, ArithmeticError):
             continue
-        if "\0" in mended[:end]:                 # not a repair: two events may have met around the hole
+        if "\0" in mended[:end]:                 # a hole that a crash left: two events may have met around it
             break
         behind = mended[end:]
         tail = behind if LIST_END.match(behind) else None

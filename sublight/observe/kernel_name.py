@@ -25,7 +25,7 @@ CATEGORIES = (
     "position",  # rotary embedding, alone or fused with the KV write
     "kv cache",  # writes, copies and reshapes of the KV cache
     "activation",  # SwiGLU, GELU, act-and-mul
-    "loss",  # cross entropy, softmax outside attention, log-softmax, negative log likelihood
+    "softmax/loss",  # cross entropy, softmax outside attention, log-softmax, negative log likelihood
     "optimizer",  # Adam and its like, multi-tensor apply, gradient norms
     "embedding",  # table lookups and their gradients
     "sampling",  # top-p, penalties, random choice of a token, speculative verification

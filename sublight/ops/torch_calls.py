@@ -59,6 +59,8 @@ def _table() -> dict[str, Rule]:
         "_flash_attention_forward": p.flash, "_efficient_attention_forward": p.efficient,
         "_flash_attention_backward": p.flash_back(2, 11, 6),
         "_scaled_dot_product_flash_attention_backward": p.flash_back(1, 11, None),
+        "_scaled_dot_product_efficient_attention_backward": p.flash_back(1, 11, None),
+        "_scaled_dot_product_cudnn_attention_backward": p.flash_back(1, 14, None),
         "copy_": e.copy, "clone": e.clone, "contiguous": e.clone, "_to_copy": e.cast, "masked_fill_": e.masked_fill,
         "cat": e.cat, "where": e.where, "arange": e.arange, "_cat": e.cat,
         "embedding": e.embedding, "index_select": e.index_select, "gather": e.gather,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html as markup
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
@@ -20,25 +19,23 @@ from typing import Any
 from sublight.budget import GROUPS, PARTS
 from sublight.explain import Explained, Explanation
 from sublight.explain.headline import headline
-from sublight.explain.view import KernelRow, View
+from sublight.explain.view import View
 from sublight.explain.words import cut, ms, percent
 from sublight.finding import Finding
-from sublight.show.lanes import HIDDEN, KEYS, owner_lanes, stream_lanes, stretches, thinned
+from sublight.show.lanes import HIDDEN, KEYS, stretches
+from sublight.show.page_data import MOST_LABEL, MOST_ROWS, MOST_STEPS, inert_json, page_data, printable, shown_name
 from sublight.show.rows import BarRow, quality_line, title, waterfall
 from sublight.trace import Quality
 
-# Of all devices together, so that a page stays under 6 MB.
-MOST_MARKS, MOST_ROWS, MOST_NAME_BYTES = 120_000, 12_000, 1_500_000
 MOST_DEVICES = 16                   # shown in full: those with the longest windows
-MOST_NAME, LEAST_NAME = 4_000, 40   # characters of a kernel's name
-FIRST_NAME, MOST_LABEL = 160, 80    # of a name where scripts are off, and of a step's label
-MOST_STEPS, LONGEST = 500, 40
+FIRST_NAME = 160                    # characters of a kernel's name where scripts are off
+LONGEST = 40                        # stretches without compute that the table under the timeline lists
 FIRST_ROWS = 25                     # of the kernel table, where scripts are off
 
 COLOURS = {
     "gemm": "#2e8b57", "grouped gemm": "#5aa96c", "attention": "#2f7fc1", "convolution": "#4a9bd4",
     "recurrent": "#6fb0dd", "routing": "#129a9a", "normalisation": "#5ab8a8", "position": "#8cc7b7",
-    "kv cache": "#3f8f8f", "activation": "#8fbf4d", "loss": "#b3c24a", "optimizer": "#6b8e23",
+    "kv cache": "#3f8f8f", "activation": "#8fbf4d", "softmax/loss": "#b3c24a", "optimizer": "#6b8e23",
     "embedding": "#9aa83a", "sampling": "#7a9a5b", "quantise": "#3d62b4", "copy": "#7a8fc9", "reduction": "#5f7bd0",
     "elementwise": "#7fa8d1", "scan/sort": "#9db7dd", "random": "#b5c7e0", "memory": "#8aa0b8",
     "framework": "#98a2ad", "unclassified": "#8b8b8b",
@@ -49,23 +46,16 @@ COLOURS = {
     "idle: outside operators": "#c0796b", "hidden communication": "#c5a8ce",
 }
 GROUP_COLOURS = {"compute": "#6f9f86", "communication": "#b562cb", "copies": "#c49000", "idle": "#b8776c"}
-UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # What later readings may add to an explained device or to an explanation: shown where it is there.
 ADDITIONS = (("replay", "Replay of the dependencies"), ("what_ifs", "What if"), ("whatifs", "What if"),
              ("ranks", "Ranks"))
-KERNEL_ADDITIONS = (("bound_ns", "bound", "ns"), ("bound_share", "of bound", "share"), ("limiter", "limiter", "text"),
-                    ("inferred", "inferred", "text"))
 
 
 def html(explanation: Explanation) -> str:
     """The whole page."""
     devices = _in_full(explanation)
     style, script = _piece("page.css") + _key_colours(), _piece("page.js")
-    names: dict[str, int] = {}
-    longest = _name_length(devices)
-    data = {"names": names, "colours": [_colour(key) for key in KEYS], "keys": KEYS,
-            "devices": [_data(d, explanation, len(devices), names, longest) for d in devices]}
-    data["names"] = list(names)
+    data = page_data([d.view for d in devices]) | {"colours": [_colour(key) for key in KEYS], "keys": KEYS}
     policy = (f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
               "form-action 'none'")
     page = "\n".join([
@@ -79,7 +69,7 @@ def html(explanation: Explanation) -> str:
         *_overview(explanation, devices), *_additions(explanation),
         *(line for i, d in enumerate(devices) for line in _device(d, explanation, i, devices)),
         *_notes(explanation, devices), "</main>", *_footer(),
-        f'<script type="application/json" id="data">{_json(data)}</script>', f"<script>{script}</script>",
+        f'<script type="application/json" id="data">{inert_json(data)}</script>', f"<script>{script}</script>",
         "</body>", "</html>", "",
     ])
     return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
@@ -90,13 +80,7 @@ def html(explanation: Explanation) -> str:
 
 def _text(value: object) -> str:
     """Text that is only text: escaped, without what steers a page or a terminal."""
-    return markup.escape(UNPRINTABLE.sub("\ufffd", str(value)), quote=True)
-
-
-def _json(value: object) -> str:
-    """JSON that stays inside its script element, whatever the names in it are."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return markup.escape(printable(str(value)), quote=True)
 
 
 def _hash(text: str) -> str:
@@ -127,86 +111,6 @@ def _in_full(explanation: Explanation) -> list[Explained]:
     return [d for d in explanation.devices if id(d) in chosen]
 
 
-def _name_length(devices: Sequence[Explained]) -> int:
-    """How many characters of a kernel's name the page can carry."""
-    rows = [row for d in devices for row in d.view.kernels[: MOST_ROWS // len(devices)]]
-    names = {row.name for row in rows} | {row.short for row in rows}
-    length = MOST_NAME
-    while length > LEAST_NAME and sum(len(_json(name[:length])) for name in names) > MOST_NAME_BYTES:
-        length //= 2
-    return length
-
-
-def _shown(name: str, longest: int) -> str:
-    text = UNPRINTABLE.sub("\ufffd", name)
-    return text if len(text) <= longest else f"{text[:longest]}\u2026 ({len(text):,} characters)"
-
-
-# ---------------------------------------------------------------- data for the script
-
-
-def _data(
-    explained: Explained, explanation: Explanation, devices: int, names: dict[str, int], longest: int
-) -> dict[str, Any]:
-    """One device's lanes and kernel table."""
-    view = explained.view
-    kernels = view.kernels[: MOST_ROWS // devices]
-    columns = _kernel_columns(kernels)
-    return {"timeline": _timeline(view, MOST_MARKS // devices, len(kernels)),
-            "columns": [[label, kind] for _, label, kind in columns],
-            "rows": [_kernel_values(row, columns, view, names, longest) for row in kernels],
-            "parts": [PARTS.index(row.part) for row in kernels]}
-
-
-def _timeline(view: View, most: int, kernels: int) -> dict[str, Any] | None:
-    if not view.windows:
-        return None
-    low, high = view.windows[0][0], view.windows[-1][1]
-    streams, left_out = stream_lanes(view)
-    owners = owner_lanes(view)
-    lanes, grain = thinned(owners + streams, high - low, most)
-    packed = [{"name": name, "stream": i >= len(owners), **marks.packed(low)} for i, (name, marks) in enumerate(lanes)]
-    steps = [(s.label, s.window) for s in view.steps if s.window and s.window[1] > low and s.window[0] < high]
-    return {"span": high - low, "offset": low - view.timeline.span[0], "grain": grain, "left_out": left_out,
-            "kernels": kernels, "windows": [[a - low, b - low] for a, b in view.windows],
-            "steps": [[cut(UNPRINTABLE.sub("\ufffd", label), MOST_LABEL), w[0] - low, w[1] - low] for label, w in steps[:MOST_STEPS]],
-            "lanes": packed}
-
-
-Columns = tuple[tuple[str, str, str], ...]
-
-
-def _kernel_columns(rows: Sequence[KernelRow]) -> Columns:
-    """(attribute, heading, kind) of the kernel table; what no row has gets no column."""
-    always = (("name", "name", "name"), ("category", "category", "text"), ("origin", "library \u00b7 family", "text"),
-              ("number_format", "format", "text"), ("count", "runs", "count"), ("ns", "time", "ns"),
-              ("share", "share", "share"), ("mean", "mean", "ns"), ("grid_blocks", "grid", "count"))
-    added = [c for c in KERNEL_ADDITIONS if any(_value(row, c[0]) is not None for row in rows)]
-    return (*always, *added)
-
-
-def _value(row: object, attribute: str) -> Any:
-    value = getattr(row, attribute, None)
-    return (("yes" if value else None) if isinstance(value, bool)
-            else value if isinstance(value, int | float | str) else None)
-
-
-def _kernel_values(
-    row: KernelRow, columns: Columns, view: View, names: dict[str, int], longest: int
-) -> list[Any]:
-    total = view.kernel_ns or 1
-    special: dict[str, Any] = {
-        "name": [names.setdefault(_shown(row.short, longest), len(names)),
-                 names.setdefault(_shown(row.name, longest), len(names))],
-        "category": row.category if row.kind in ("kernel", "operator") else row.kind,
-        "origin": " \u00b7 ".join(dict.fromkeys(x for x in (row.library, row.family) if x)) or None,
-        "share": row.ns / total if row.kind in ("kernel", "operator") else None,
-        "mean": row.ns / row.count if row.count else None,
-    }
-    values = [special[a] if a in special else _value(row, a) for a, _, _ in columns]
-    return [round(v, 6) if isinstance(v, float) else v for v in values]
-
-
 # ---------------------------------------------------------------- sections
 
 
@@ -222,10 +126,9 @@ def _table(
     """A table whose columns are (heading, is it a number). Cells that are Raw stand as they are."""
     cells = "".join(f'<th scope="col"{" class=n" if number else ""}>{_text(label)}</th>' for label, number in head)
     out = [f'<div class="scroll"><table aria-label="{_text(caption)}"{css}><thead><tr>{cells}</tr></thead><tbody>']
-    for row in rows:
-        out.append("<tr>" + "".join(
-            f"<td class={'n' if number else 'w'}>{value if isinstance(value, _Raw) else _text(value)}</td>"
-            for value, (_, number) in zip(row, head, strict=True)) + "</tr>")
+    out += ["<tr>" + "".join(
+        f"<td class={'n' if number else 'w'}>{value if isinstance(value, _Raw) else _text(value)}</td>"
+        for value, (_, number) in zip(row, head, strict=True)) + "</tr>" for row in rows]
     return [*out, "</tbody></table></div>"]
 
 
@@ -351,7 +254,7 @@ def _kernels(view: View, index: int, devices: int) -> list[str]:
     rest = rows[len(listed):]
     more = (f"<p class=dim>{len(rest):,} more names with {_text(ms(sum(r.ns for r in rest)))} together are left out."
             "</p>") if rest else ""
-    first = [(cut(_shown(r.short, FIRST_NAME), FIRST_NAME), r.category, f"{r.count:,}", ms(r.ns))
+    first = [(cut(shown_name(r.short, FIRST_NAME), FIRST_NAME), r.category, f"{r.count:,}", ms(r.ns))
              for r in listed[:FIRST_ROWS]]
     static = _table((("name", False), ("category", False), ("runs", True), ("time", True)), first, caption=what)
     left_out = (f"<p class=dim>The first {len(first)} of {len(listed):,}; with scripts on, all of them, to sort and "
@@ -499,5 +402,5 @@ def _unit(name: str, value: Any) -> str:
 def _footer() -> list[str]:
     from sublight import __version__
 
-    return [f"<footer>sublight {__version__}. Made offline; this page loads nothing. Each nanosecond of a window has one "
-            "owner: compute before communication before copies before idle.</footer>"]
+    return [f"<footer>sublight {__version__}. Made offline; this page loads nothing. Each nanosecond of a window has "
+            "one owner: compute before communication before copies before idle.</footer>"]

@@ -55,7 +55,8 @@ def _device(explained: Explained) -> dict[str, Any]:
         "refused": [{"what": r.what, "why": r.why, "capture": r.capture} for r in view.refusals],
         "steps": [
             {"label": s.label, "window_ns": s.window_ns, "busy_ns": s.busy_ns, "idle_ns": s.idle_ns,
-             "exposed_communication_ns": s.exposed_communication_ns, "activities": s.activities}
+             "exposed_communication_ns": s.exposed_communication_ns, "activities": s.activities,
+             "lost_launches": s.lost_launches}
             for s in view.step_rows
         ],
         "kernels": [
@@ -96,6 +97,7 @@ def _trace_quality(trace: Any, explanation: Explanation) -> dict[str, Any]:
         "links": None if links is None else {
             "activities": links.activities, "linked": links.linked, "linked_to_operator": links.linked_to_op,
             "launches": links.launches, "launches_without_activity": links.launches_without_activity,
+            "captured_launches": links.captured_launches,
             "graph_launches": links.graph_launches, "partial_replays": links.partial_replays,
             "graph_ns": links.graph_ns, "kernel_ns": links.kernel_ns,
             "before_launch": links.before_launch, "largest_lead_ns": links.largest_lead_ns,

@@ -1,5 +1,5 @@
-"""This file knows about the trace of an explanation: Chrome JSON for ui.perfetto.dev, cut to the window, with tracks of our
-own beside those of the file.
+"""This file knows about the trace of an explanation: Chrome JSON for ui.perfetto.dev, cut to the window, with tracks
+of our own beside those of the file.
 
     host      threads: operators and calls of the window, and of the time when what runs in it was launched
     device    streams: every activity of the window, to the nanosecond, never cut
@@ -117,8 +117,8 @@ def _dropped(parts: list[_Part]) -> dict[str, int]:
         wide = (view.windows[-1][1] - view.windows[0][0]) / 1e6 * MOST_BYTES / total * 0.9
         raise InputError(
             f"the window holds {sum(len(p.activities) for p in parts):,} device activities, {total / 1e6:,.0f} MB as "
-            f"text; expected at most {MOST_BYTES / 1e6:.0f} MB, which Perfetto opens at ease; ask for a shorter window, "
-            f"such as --window {start:.0f}ms:{start + max(wide, 1):.0f}ms"
+            f"text; expected at most {MOST_BYTES / 1e6:.0f} MB, which Perfetto opens at ease; ask for a shorter "
+            f"window, such as --window {start:.0f}ms:{start + max(wide, 1):.0f}ms"
         )
     return dropped
 
@@ -269,7 +269,8 @@ def _tracks(
     ]
     for tid, (name, spans) in enumerate(tracks, 1):
         yield _named("thread_name", pid, tid, name)
-        yield _json({"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "ts": 0, "args": {"sort_index": tid}})
+        order = {"name": "thread_sort_index", "args": {"sort_index": tid}}
+        yield _json({"ph": "M", "pid": pid, "tid": tid, "ts": 0, **order})
         for s, e, label in _together(spans):
             yield _span(OURS, _json(label), pid, tid, s - base, e - s, f'"ns":{e - s}')
 

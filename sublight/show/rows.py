@@ -74,6 +74,9 @@ def quality_line(view: View) -> str:
             said.append(f"{percent(links.graph_ns / links.kernel_ns)} of kernel time in CUDA graphs")
         if links.before_launch:
             said.append(f"{links.before_launch:,} start before their launch (by up to {ms(links.largest_lead_ns)})")
+    lost = sum(step.lost_launches > 0 or step.window is None for step in view.steps)
+    if view.steps:
+        said.append(f"{len(view.steps) - lost} of {len(view.steps)} steps complete")
     said.append(f"unclassified {percent(view.unclassified_share)}")
     said.append(f"clock {ms(q.clock_ns)}")
     return "; ".join(said)

@@ -14,7 +14,7 @@ from rich.text import Text
 from sublight.explain import Explained, Explanation
 from sublight.explain.headline import headline
 from sublight.explain.view import View
-from sublight.explain.words import cut, ms, percent
+from sublight.explain.words import cut, ms, percent, recording_caveats
 from sublight.show.rows import SMALL, families, quality_line, title, waterfall
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def print_explanation(explanation: Explanation, console: Console, *, behind: boo
     if len(devices) > DETAILED:
         console.print(_overview(explanation))
         longest = max(devices, key=lambda d: d.view.budget.window_ns)
-        console.print(f"In full below: rank {longest.view.trace.rank}, whose window is the longest. "
-                      "All of them: --format json.", style="dim")
+        console.print(f"In full below: rank {longest.view.trace.rank}, {longest.view.device_label}, whose window is the "
+                      "longest. All of them: --format json.", style="dim")
         devices = (longest,)
     for i, explained in enumerate(devices):
         if i:
@@ -76,6 +76,8 @@ def first_screen(
         return
     if explained.findings:
         console.print(Text("≤ is an upper limit; limits overlap and do not add up. Codes: docs/findings.", style="dim"))
+    for caveat in recording_caveats(view):
+        console.print(_indented(f"! {caveat[0].upper()}{caveat[1:]}.", "yellow", 0))
     for refusal in view.refusals:
         console.print(_indented(f"Cannot tell {refusal.what}: {refusal.why}. Capture {refusal.capture}.", "dim", 0))
     console.print(_indented(f"Trace: {quality_line(view)}.", "dim", 0))
@@ -100,6 +102,10 @@ def _waterfall(view: View, *, coarse: bool = False) -> Table:
         table.add_row(row.label, ms(row.ns), percent(view.share(row.ns)), Text(bar, style=STYLES[row.group]))
     table.add_row(Text(f"= window: {view.window}", style="bold"), Text(ms(window), style="bold"), "100 %",
                   Text(view.window_reason if len(view.window_reason) <= BAR else "", style="dim"))
+    hidden = view.budget.communication.hidden_ns
+    if hidden:
+        table.add_row(Text("beside it: hidden communication", style="dim"), Text(ms(hidden), style="dim"),
+                      Text(percent(view.share(hidden)), style="dim"), "")
     if len(view.window_reason) > BAR and not coarse:
         table.caption, table.caption_justify, table.caption_style = f"  {view.window_reason}", "left", "dim"
     return table
@@ -115,14 +121,14 @@ def _bar(start: int, length: int, window: int) -> str:
 
 def _overview(explanation: Explanation) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", width=WIDTH)
-    for name, width in (("rank", 4), ("device", 6), ("window", 11), ("compute", 7), ("exposed", 7), ("idle", 7)):
+    for name, width in (("rank", 4), ("device", 9), ("window", 11), ("compute", 7), ("exposed", 7), ("idle", 7)):
         table.add_column(name, justify="right", no_wrap=True, width=width)
     table.add_column("first finding", no_wrap=True)
     for explained in explanation.devices:
         view, budget = explained.view, explained.view.budget
         first = explained.findings[0] if explained.findings else None
         table.add_row(
-            str(view.trace.rank), str(view.device), ms(budget.window_ns),
+            "–" if view.trace.rank is None else str(view.trace.rank), view.device_label.removeprefix("cpu "), ms(budget.window_ns),
             percent(view.share(budget.group_ns("compute"))), percent(view.share(budget.communication.exposed_ns)),
             percent(view.share(budget.idle_ns)), f"{first.code} {first.title}" if first else "–",
         )

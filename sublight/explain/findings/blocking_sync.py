@@ -6,25 +6,27 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sublight.budget import BLOCKED, PART_INDEX, STARVED
+from sublight.budget import BLOCKED, IDLE, PART_INDEX, STARVED
 from sublight.explain.links import calls_matching
-from sublight.explain.view import View
+from sublight.explain.view import View, inside
 from sublight.explain.words import ms, number, of_window, recording_caveats
 from sublight.finding import Finding
 
 CODE, TITLE = "SL202", "blocking synchronisation"
 SMALLEST_SHARE = 0.005
+FIRST_IDLE = PART_INDEX[IDLE[0]]
 
 
 def find(view: View) -> Iterable[Finding]:
-    """Fires where blocked idle time, with the launch-starved time that follows it, is 0.5 % of the window."""
+    """Fires where blocked idle time, with the launch-starved time after it until the host is ahead of the device
+    again, is 0.5 % of the window."""
     if view.links is None:
         return
     blocked = view.budget[BLOCKED]
-    lengths, owner, _ = view.timeline.cut(view.windows)
-    after = (owner[1:] == PART_INDEX[STARVED]) & (owner[:-1] == PART_INDEX[BLOCKED])
-    refill = int(lengths[1:][after].sum())
-    if not blocked or view.share(blocked + refill) < SMALLEST_SHARE:
+    if not blocked:
+        return
+    behind = _until_ahead(view)
+    if view.share(blocked + behind) < SMALLEST_SHARE:
         return
     calls = view.trace.calls
     low, high = view.windows[0][0], view.windows[-1][1]
@@ -34,12 +36,48 @@ def find(view: View) -> Iterable[Finding]:
         mine = rows[calls.name[rows] == i]
         on_host = ms(int(calls.dur_ns[mine].sum()))
         evidence.append(f"{view.trace.names[i]}: {number(len(mine), 'call')}, {on_host} on the host")
-    evidence.append(f"{ms(blocked)} idle inside such calls, and {ms(refill)} more until the next launch arrived")
+    evidence.insert(0, f"{ms(blocked)} idle inside such calls, {ms(behind)} launch-starved after them until the host was "
+                    "ahead of the device again")
     yield Finding(
         CODE, TITLE,
-        f"the device idles for {of_window(view, blocked + refill)} in and right after calls that make the host wait",
+        f"the device idles for {of_window(view, blocked)} in calls that make the host wait, and for {ms(behind)} "
+        "until the host is ahead again",
         tuple(evidence),
         "Look for .item(), .cpu(), nonzero, print or a shape that depends on data; move it out of the step, make the "
-        "copy asynchronous from pinned memory, or read it a step later",
-        "high", blocked + refill, recording_caveats(view),
+        "copy asynchronous from pinned memory, or read it a step later. Where the time after the call is long, look at "
+        "the Python there",
+        "high" if behind < 10 * blocked else "medium", blocked + behind, recording_caveats(view),
     )
+
+
+def _until_ahead(view: View) -> int:
+    """Launch-starved time after blocked gaps, until the host is ahead: until a gap that ends in time, or work that
+    follows without any gap."""
+    line = view.timeline
+    total, behind = 0, False
+    owners, lengths = line.owner, np.diff(line.edges_ns)
+    inside_ns = inside(line.edges_ns[:-1], line.edges_ns[1:], view.windows)
+    blocked, starved = PART_INDEX[BLOCKED], PART_INDEX[STARVED]
+    idle = owners >= FIRST_IDLE
+    back_to_back = _starts_without_gap(view)
+    for i in np.flatnonzero(idle | back_to_back).tolist():
+        if back_to_back[i] or not idle[i]:
+            behind = False
+        elif owners[i] == blocked:
+            behind = True
+        elif owners[i] == starved:
+            total += int(inside_ns[i]) if behind and lengths[i] else 0
+        else:
+            behind = False
+    return total
+
+
+def _starts_without_gap(view: View) -> np.ndarray:
+    """Stretches at whose start an activity begins while, or just as, another ends: the host was ahead."""
+    a, line = view.trace.activities, view.timeline
+    mine = np.flatnonzero((a.device == view.device) & (a.dur_ns > 0))
+    ts, reached = a.ts_ns[mine], np.maximum.accumulate(a.end_ns[mine])
+    ahead = ts[1:][ts[1:] <= reached[:-1]]
+    out = np.zeros(len(line.owner), bool)
+    out[np.searchsorted(line.edges_ns[:-1], ahead)] = True
+    return out

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sublight.budget import COMMUNICATION
 from sublight.explain.view import View
-from sublight.explain.words import of_window, percent, top
+from sublight.explain.words import ms, of_window, percent, top
 from sublight.finding import Finding
 
 CODE, TITLE = "SL101", "exposed communication"
@@ -24,7 +24,8 @@ def find(view: View) -> Iterable[Finding]:
         CODE, TITLE,
         f"{of_window(view, c.exposed_ns)} is communication with no compute kernel beside it",
         (f"{of_window(view, c.union_ns)} has communication in flight, {hidden} of it hidden by compute",
-         *(f"{name}: {of_window(view, ns)}" for name, ns in parts if len(parts) > 1),
+         *([", ".join(f"{name.removeprefix('exposed communication: ')} {ms(ns)}" for name, ns in parts)]
+           if len(parts) > 1 else []),
          *top(view.communication_kernels)),
         "Start it earlier or split it, so that independent compute runs beside it; fuse or shrink what is "
         "latency-bound; check that its stream is not held back by an event wait",

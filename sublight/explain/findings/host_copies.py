@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sublight.budget import EXPOSED_COPIES
+from sublight.budget import BLOCKED, EXPOSED_COPIES
 from sublight.explain.view import View
 from sublight.explain.words import ms, number, of_window
 from sublight.finding import Finding
@@ -32,8 +32,9 @@ def find(view: View) -> Iterable[Finding]:
         CODE, TITLE,
         f"{number(count, 'copy')} between host and device: {of_window(view, ns)}",
         tuple(evidence),
-        ("Pin the host memory (pin_memory=True) and pass non_blocking=True; " if pageable else "")
-        + "keep the data on the device, or copy it once for many steps",
-        "high", min(ns, view.budget[EXPOSED_COPIES]),
-        ("the gain counts only copies that nothing else hides",),
+        ("Pin the host memory (pin_memory=True) and pass non_blocking=True; keep" if pageable else "Keep")
+        + " the data on the device, or copy it once for many steps",
+        "high", min(ns, view.budget[EXPOSED_COPIES]) + (view.budget[BLOCKED] if pageable else 0),
+        ("an upper limit: copies that nothing hides" + (", and all time blocked, since a pageable copy makes the host "
+         "wait" if pageable else ""),),
     )

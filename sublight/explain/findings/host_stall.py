@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sublight.budget import OUTSIDE_OPS, PART_INDEX
+from sublight.explain.columns import joined
 from sublight.explain.view import View, inside
 from sublight.explain.words import ms, number, of_window
 from sublight.finding import Finding
@@ -28,8 +29,7 @@ def find(view: View) -> Iterable[Finding]:
     starts = ops.ts_ns[mine]
     ends_order = mine[np.argsort(ops.end_ns[mine], kind="stable")]
     ends = ops.end_ns[ends_order]
-    stretches = _joined(line.edges_ns[idle], line.edges_ns[idle + 1])
-    lows, highs = np.array(stretches, np.int64).reshape(-1, 2).T
+    lows, highs = joined(line.edges_ns[idle], line.edges_ns[idle + 1])
     for low, high, ns in zip(lows, highs, inside(lows, highs, view.windows).tolist(), strict=True):
         if not ns:
             continue

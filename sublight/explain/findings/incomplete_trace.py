@@ -22,9 +22,9 @@ def find(view: View) -> Iterable[Finding]:
         evidence += [f"{count} events: {reason}" for reason, count in q.untimed.items()]
     if links is not None and links.launches_without_activity:
         evidence.append(f"{links.launches_without_activity} of {links.launches} launches have no kernel in the file")
-    if links is not None and links.linked < links.activities:
-        missing = links.activities - links.linked
-        evidence.append(f"{missing} of {links.activities} activities have no launch in the file")
+    missing = int((links.call[view.rows] < 0).sum()) if links is not None else 0
+    if missing:
+        evidence.append(f"{missing} of {len(view.rows)} activities in the window have no launch in the file")
     empty = sum(step.window is None for step in view.steps)
     if empty:
         evidence.append(f"{empty} of {len(view.steps)} marked steps have no activity on this device")

@@ -9,7 +9,7 @@ import numpy as np
 from sublight.budget import STARVED
 from sublight.explain.steps import union
 from sublight.explain.view import View, inside
-from sublight.explain.words import ms, number, of_window, percent, recording_caveats
+from sublight.explain.words import graphs, ms, number, of_window, percent, recording_caveats
 from sublight.finding import Finding
 from sublight.trace import I64
 
@@ -39,7 +39,7 @@ def find(view: View) -> Iterable[Finding]:
         CODE, TITLE,
         f"the device idles for {of_window(view, starved)} because the next launch was issued after it had gone idle",
         tuple(evidence),
-        f"Take the host off the path: {view.words.graphs}, fewer and larger kernels, no Python work between launches",
+        f"Take the host off the path: {graphs(view)}, fewer and larger kernels, no Python work between launches",
         "high" if not recording_caveats(view) else "medium", starved, recording_caveats(view),
     )
 

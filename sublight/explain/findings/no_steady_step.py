@@ -29,6 +29,9 @@ def find(view: View) -> Iterable[Finding]:
     if not view.cpu_only and view.budget.busy_ns < ALMOST_IDLE * view.budget.window_ns:
         evidence.append(f"the device works during {percent(view.share(view.budget.busy_ns))} of the window: "
                         "start-up, teardown or waiting for requests")
+    if view.links is not None and view.links.captured_launches > view.links.launches:
+        evidence.append(f"{view.links.captured_launches} launches were recorded into CUDA graphs, which runs nothing: a "
+                        "recording of graph capture")
     if not evidence:
         return
     yield Finding(

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from sublight.budget import DEPENDENCY, STARVED
 from sublight.explain.view import View, inside, is_kernel
-from sublight.explain.words import ms, of_window, percent, top
+from sublight.explain.words import graphs, ms, of_window, percent, top
 from sublight.finding import Finding
 from sublight.trace import I64
 
@@ -35,8 +36,9 @@ def find(view: View) -> Iterable[Finding]:
         f"{of_window(view, total)}",
         (f"median of all kernels: {ms(float(np.median(ns)))}; {percent(float(short.mean()))} are short",
          *top(sorted(rows, key=lambda r: -r.count))),
-        "Fuse them (torch.compile, fused norm/activation/quantise kernels) or replay them in a CUDA graph",
-        "medium", total, ("an upper limit: fused work does not vanish",),
+        f"Fuse them (torch.compile, fused norm/activation/quantise kernels) or replay them: {graphs(view)}",
+        "medium", total + view.budget[STARVED] + view.budget[DEPENDENCY],
+        ("an upper limit: their own time and all idle time between launches; fused work does not vanish",),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sublight.budget import COMMUNICATION
+from sublight.explain.findings.sms_held import held_blocks
 from sublight.explain.view import View
 from sublight.explain.words import of_window, percent, top
 from sublight.finding import Finding
@@ -22,12 +23,16 @@ def find(view: View) -> Iterable[Finding]:
     rows = view.of_parts([part])
     total = sum(row.ns for row in view.communication_kernels)
     exposed = view.budget[part]
+    held, sms = held_blocks(view), view.sms
+    hidden_cost = (wait - exposed) * min(held, sms) // sms if held and sms else 0
+    gain = min(view.budget.communication.exposed_ns + hidden_cost, view.budget.window_ns)
     yield Finding(
         CODE, TITLE,
         f"kernels that only wait or notify run for {of_window(view, wait)}, {percent(wait / total)} of the time of "
         "all communication kernels",
         (f"exposed: {of_window(view, exposed)}; the rest is beside compute and holds SMs", *top(rows)),
         "Compare when the ranks arrive: uneven experts, uneven sequence lengths or a slow rank make the others wait",
-        "high", exposed,
-        ("one rank shows that it waits, not for whom: read the same steps of all ranks",),
+        "high", gain,
+        ("an upper limit: all exposed communication, which may stand behind the waiting, and the SMs that hidden waiting "
+         "holds", "one rank shows that it waits, not for whom: read the same steps of all ranks",),
     )
