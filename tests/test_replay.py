@@ -155,6 +155,13 @@ def test_where_launches_are_critical_only_they_gain() -> None:
     assert gain(found, "launch=0,gemm=2x") == 9_100 - 10 * 50
 
 
+def test_a_host_slowed_by_its_recording_is_named_where_it_limits() -> None:
+    k = launch_bound()
+    k.with_stack = True
+    assert what_if(viewed(k), "gemm=2x").caveats[0].startswith("recorded with stacks, which slows the host")
+    assert what_if(viewed(launch_bound()), "gemm=2x").caveats == ()
+
+
 def test_a_synchronising_call_ends_no_earlier_than_the_work_it_waited_for() -> None:
     #  host    launch [sync -300……1200] launch 1300
     #  device      ├── gemm 0..1000 ──┤            ├── add 1800..2800 ──┤
@@ -193,6 +200,33 @@ def test_a_blocking_copy_waits_for_itself() -> None:
 
     assert replay(found).error == 0
     assert gain(found, "gemm=2x") == 500
+    assert gain(found, "copies=0") == 500
+
+
+@pytest.mark.parametrize(("call", "gained"), [("cudaDeviceSynchronize", 100), ("cudaStreamSynchronize", 1_000)])
+def test_a_device_is_synchronised_with_all_of_its_streams(call: str, gained: int) -> None:
+    #  stream 7    ├── gemm 1000 ──┤
+    #  stream 20   ├─ add 900 ─┤                      then ├ comm ┤
+    #  host     [sync -300 …………………… 1200]  launch 1300       a stream's: which one is a guess, the last to end
+    k = Kineto()
+    k.graph_launch((-500, -400), [(GEMM, 0, 1_000, 7), (ADD, 0, 900, 20)])
+    k.call(call, -300, 1_200)
+    k.kernel(ALLREDUCE, 1_800, 2_800, launch=(1_300, 1_400))
+
+    assert gain(viewed(k), "gemm=0") == gained
+
+
+def test_a_synchronous_copy_waits_for_itself_alone() -> None:
+    #  stream 7    ├ gemm 1000 ┤├ copy 500 ┤              ├ comm ┤
+    #  stream 20   ├───────── add 1590 ──────────┤
+    #  host            [copy ……………………………………… 1600]  launch 1700
+    k = Kineto()
+    k.graph_launch((-500, -400), [(GEMM, 0, 1_000, 7), (ADD, 0, 1_590, 20)])
+    k.memcpy("DtoH", 1_000, 1_500, launch=(-300, 1_600), api="cudaMemcpy")
+    k.kernel(ALLREDUCE, 2_200, 2_700, launch=(1_700, 1_800))
+    found = viewed(k)
+
+    assert gain(found, "elementwise=0") == 0
     assert gain(found, "copies=0") == 500
 
 
@@ -276,6 +310,30 @@ def test_hidden_communication_still_waits_for_its_data_and_its_stream() -> None:
     assert gain(viewed(k), "communication=hidden") == 4_100 - 3_000     # gemm, gemm beside comm, comm beside add
 
 
+def test_hidden_communication_of_one_stream_stays_in_order() -> None:
+    #  stream 7    ├ gemm 100 ┤├ comm 2000 ┤├ gemm 100 ┤├ comm 2000 ┤├ add 100 ┤
+    #  hidden      both gemms and the add beside the first, the second after it
+    k = Kineto()
+    k.graph_launch((-500, -400), [
+        (GEMM, 0, 100, 7), (ALLREDUCE, 100, 2_100, 7), (GEMM, 2_100, 2_200, 7), (ALLREDUCE, 2_200, 4_200, 7),
+        (ADD, 4_200, 4_300, 7)])
+
+    assert gain(viewed(k), "communication=hidden") == 4_300 - 4_100
+
+
+def test_hiding_gains_no_more_than_what_is_exposed() -> None:
+    #  stream 7    ├ gemm 1000 ┤             ├─ add 1000 ─┤     waited for communication
+    #  stream 20   ├──── comm 2000 ──────────┤
+    #  stream 24   ├──── add 1990 ─────────┤                    and hid it but for 10
+    k = Kineto()
+    k.graph_launch((-500, -400), [
+        (GEMM, 0, 1_000, 7), (ALLREDUCE, 0, 2_000, 20), (ADD, 0, 1_990, 24), (ADD, 2_000, 3_000, 7)])
+    found = viewed(k)
+
+    assert found.budget.communication.exposed_ns == 10
+    assert gain(found, "communication=hidden") == 10
+
+
 def test_the_kernels_of_a_graph_share_a_launch() -> None:
     #  one launch    stream 7    ├ gemm 1000 ┤├ gemm 1000 ┤
     #                stream 20                ├── add 1500 ──┤
@@ -290,13 +348,14 @@ def test_the_kernels_of_a_graph_share_a_launch() -> None:
 
 
 def test_programmatic_dependent_launch_keeps_its_lead() -> None:
-    #  stream 7    ├── gemm 0..1000 ──┤
-    #                            ├── add 900..2000 ──┤      its prologue began 100 before the gemm's end
+    #  stream 7    ├ comm 500 ┤├── gemm 500..1500 ──┤          ├ comm 100 ┤
+    #                                     ├── add 1400..2500 ──┤      its prologue began 100 before the gemm's end
     k = Kineto()
-    k.graph_launch((-500, -400), [(GEMM, 0, 1_000, 7), (ADD, 900, 2_000, 7)])
+    k.graph_launch((-500, -400), [
+        (ALLREDUCE, 0, 500, 7), (GEMM, 500, 1_500, 7), (ADD, 1_400, 2_500, 7), (ALLREDUCE, 2_500, 2_600, 7)])
     found = viewed(k)
 
-    assert replay(found).critical == {"elementwise": 1_100, "gemm": 900}
+    assert replay(found).critical == {"elementwise": 1_100, "gemm": 900, "communication": 600}
     assert gain(found, "gemm=2x") == 500
     assert gain(found, "elementwise=0") == 1_000                        # it cannot end before the gemm does
     assert gain(found, "gemm=20x") == 900                               # 50 are left: it leads by no more than those

@@ -10,6 +10,7 @@ import numpy as np
 from sublight.device import Device, DeviceInfo, find
 from sublight.errors import InputError
 from sublight.explain import host
+from sublight.explain.bounds import bounds
 from sublight.explain.columns import present
 from sublight.explain.findings import FINDINGS
 from sublight.explain.frames import Frames
@@ -116,8 +117,11 @@ def _device_views(trace: Trace, wanted: Window, override: Device | None, ranks: 
         info = trace.devices.get(device, DeviceInfo())
         if override:
             info = DeviceInfo(override.title, override.sms, override.memory_bytes, override.capability)
+        catalogued = override or find(info)
         views.append(View(
-            trace=trace, device=device, info=info, catalogued=override or find(info), links=links, timeline=line,
+            trace=trace, device=device, info=info, catalogued=catalogued, links=links,
+            bounds=None if catalogued is None else bounds(
+                trace, links, line, device, part, windows, catalogued.limits, catalogued.key), timeline=line,
             step_kind=kind, steps=steps, step_rows=_step_rows(line, steps),
             window=name, window_reason=reason, windows=windows,
             budget=line.budget(windows, wait_ns, undivided_ns),

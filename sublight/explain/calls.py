@@ -220,9 +220,12 @@ class _Rules:
         self.group = min(groups) if groups else None
         self.loads = _loads(trace)
         a = trace.activities             # as lists: they are asked for one at a time
-        self.kernel_name, self.record, self.kind = a.name.tolist(), a.collective.tolist(), a.kind.tolist()
+        self.kernel_name: list[int] = a.name.tolist()
+        self.record: list[int] = a.collective.tolist()
+        self.kind: list[int] = a.kind.tolist()
         self.grid: list[tuple[int, int, int]] = list(map(tuple, a.grid.tolist()))
-        self.op_name, self.op_args = trace.ops.name.tolist(), trace.ops.args.tolist()
+        self.op_name: list[int] = trace.ops.name.tolist()
+        self.op_args: list[int] = trace.ops.args.tolist()
         self.ruled = {i for i in present(trace.ops.name) if has_rule(trace.names[i])}
         self.set_apart = {i for i in present(trace.ops.name) if trace.names[i] in APART}
         self._answers: dict[_Question, _Answer] = {}

@@ -9,6 +9,7 @@ import numpy as np
 
 from sublight.budget import COMMUNICATION, PARTS, Budget
 from sublight.device import Device, DeviceInfo
+from sublight.explain.bounds import Bounds
 from sublight.explain.columns import present
 from sublight.explain.links import Links
 from sublight.explain.steps import Step
@@ -76,6 +77,7 @@ class View:
     rows: I64                                # Trace.activities (or stretches) inside the window
     inside_ns: I64                           # of each of `rows`: duration inside the windows
     part: I32                                # of each of `rows`: index into budget.PARTS
+    bounds: Bounds | None = None             # None: the device is not in the catalog, or a CPU-only trace
     refusals: tuple[Refusal, ...] = field(default=())
 
     @property

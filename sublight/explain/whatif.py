@@ -23,7 +23,7 @@ import numpy as np
 from sublight.budget import COMMUNICATION, COMPUTE, EXPOSED_COPIES, PART_INDEX
 from sublight.errors import InputError
 from sublight.explain.columns import B, present
-from sublight.explain.critical import critical_path
+from sublight.explain.critical import HOST, critical_path
 from sublight.explain.dependencies import Dependencies, dependencies, is_kernel
 from sublight.explain.play import Change, hide, play
 from sublight.explain.replay import Replay, replay
@@ -136,7 +136,7 @@ def what_if(
     return WhatIf(
         text=text, gain_ns_low=low, gain_ns_high=high, replayed_ns=without.total_ns, error=base.error,
         next_limit=limit(critical), refused=refused, critical=critical,
-        caveats=(*notes, *_caveats(view, deps, terms)),
+        caveats=(*notes, *_caveats(view, deps, terms, critical)),
     )
 
 
@@ -204,11 +204,13 @@ def _chosen(view: View, deps: Dependencies, target: str) -> B:
     return matching
 
 
-def _caveats(view: View, deps: Dependencies, terms: tuple[Term, ...]) -> tuple[str, ...]:
+def _caveats(
+    view: View, deps: Dependencies, terms: tuple[Term, ...], critical: Mapping[str, int]
+) -> tuple[str, ...]:
     """What the replay does not model, where it matters for these changes."""
     out = []
     if deps.communication.any() and (view.budget.communication.hidden_ns or any(t.how == "hidden" for t in terms)):
         out.append("kernels beside communication may run slower for it; each keeps its measured duration here")
-    if any(t.how == "free" for t in terms):
+    if any(t.how == "free" for t in terms) or next(iter(critical), None) == HOST:
         out.extend(recording_caveats(view))
     return tuple(out)

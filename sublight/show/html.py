@@ -43,7 +43,8 @@ COLOURS = {
     "exposed communication: waiting": "#d08fde", "exposed copies": "#c49000",
     "idle: blocked": "#a93226", "idle: launch-starved": "#d9534f", "idle: dependency": "#e08a6d",
     "idle: outside a step": "#b3a095", "idle: profiler overhead": "#9c7b6e", "idle: unexplained": "#80706c",
-    "idle: outside operators": "#c0796b", "hidden communication": "#c5a8ce",
+    "idle: outside operators": "#c0796b",
+    "idle: other threads run operators": "#cda08f", "hidden communication": "#c5a8ce",
 }
 GROUP_COLOURS = {"compute": "#6f9f86", "communication": "#b562cb", "copies": "#c49000", "idle": "#b8776c"}
 # What later readings may add to an explained device or to an explanation: shown where it is there.

@@ -232,16 +232,15 @@ def _step_marks(part: _Part, base: int, host: int | None) -> Iterator[str]:
 
 
 def _step_names(trace: Trace) -> dict[int, str]:
-    """Names that match the kind of step that the trace has."""
+    """Names that mark steps of the kind that the trace has."""
     import re
 
     from sublight.explain.links import runtime_catalog
 
     kind, _ = marks(trace)
-    pattern = next((k["match"] for k in runtime_catalog()["step"] if k["kind"] == kind), None)
-    if pattern is None:
-        return {}
-    return {i: _json(trace.names[i]) for i in present(trace.annotations.name) if re.match(pattern, trace.names[i])}
+    patterns = [rule["match"] for rule in runtime_catalog()["step"] if rule["kind"] == kind]
+    return {i: _json(trace.names[i]) for i in present(trace.annotations.name)
+            if any(re.match(pattern, trace.names[i]) for pattern in patterns)}
 
 
 # ---------------------------------------------------------------- what we add

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sublight.explain import Explained, Explanation
+from sublight.explain.bounds import Bounds
 from sublight.explain.headline import headline
 from sublight.explain.view import View
 from sublight.explain.words import cut, ms, percent, recording_caveats
@@ -25,7 +26,7 @@ BAR = 26
 COARSE = 0.02
 BRIEF_FINDINGS = 4
 STYLES = {"compute": "green", "communication": "magenta", "copies": "yellow", "idle": "red"}
-MOST_FINDINGS, MOST_KERNELS, MOST_FAMILIES, MOST_STEPS = 6, 12, 12, 12
+MOST_FINDINGS, MOST_KERNELS, MOST_FAMILIES, MOST_STEPS, MOST_CALLS = 6, 12, 12, 12, 8
 DETAILED = 2                      # devices shown in full; more get one line each, and the longest is shown in full
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -150,6 +151,8 @@ def _behind(explained: Explained, console: Console) -> None:
         table.add_row("others", f"{len(rest)} families", f"{sum(r[2] for r in rest):,}", ms(sum(r[3] for r in rest)),
                       percent(sum(r[3] for r in rest) / total))
     console.print(table)
+    if view.bounds is not None:
+        _against_bounds(view, view.bounds, console)
     console.print()
     table = _table(f"{what} by name", "name", "runs", "time", "share", "grid")
     for row in kernels[:MOST_KERNELS]:
@@ -172,6 +175,26 @@ def _behind(explained: Explained, console: Console) -> None:
         if len(view.step_rows) > MOST_STEPS:
             table.add_row(f"{len(view.step_rows) - MOST_STEPS} more", "", "", "", "")
         console.print(table)
+
+
+def _against_bounds(view: View, bounds: Bounds, console: Console) -> None:
+    console.print()
+    table = _table(f"compute against the limits of {bounds.device_key} (known for {percent(bounds.known_share)} of kernel "
+                   f"time, inferred included {percent(bounds.inferred_share)})", "category", "time", "at bound", "above",
+                   "bound unknown")
+    for p in sorted(bounds.parts, key=lambda p: -(p.at_bound_ns + p.above_ns + p.unknown_ns))[:MOST_FAMILIES]:
+        table.add_row(p.name, ms(p.at_bound_ns + p.above_ns + p.unknown_ns), ms(p.at_bound_ns), ms(p.above_ns),
+                      ms(p.unknown_ns))
+    console.print(table)
+    if not bounds.calls:
+        return
+    console.print()
+    table = _table("operators by time above their bound", "name", "runs", "time", "bound", "streamed", "limiter")
+    for row in bounds.calls[:MOST_CALLS]:
+        mark = "~" if row.inferred else ""
+        table.add_row(cut(f"{row.name.removeprefix('aten::')} {row.ops}", 34), f"{row.count:,}", ms(row.owned_ns),
+                      mark + ms(row.bound_ns), ms(row.streamed_ns), row.limiter)
+    console.print(table)
 
 
 def _table(caption: str, *columns: str) -> Table:

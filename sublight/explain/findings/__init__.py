@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from sublight.explain.findings import (
+    above_bound,
     blocking_sync,
     dependency,
     exposed_communication,
@@ -43,5 +44,5 @@ FINDINGS: tuple[FindingModule, ...] = (
     incomplete_trace, graph_blindness, unclassified, no_steady_step,
     exposed_communication, sms_held, waiting,
     launch_starved, blocking_sync, short_kernels, host_copies, host_stall, dependency,
-    memory_bound,
+    memory_bound, above_bound,
 )
