@@ -485,7 +485,7 @@ def test_fault_26_overlap_stands_beside_the_budget_with_the_sms_that_it_holds(fr
     assert (c.union_ns, c.hidden_ns, c.exposed_ns) == (8_000, 6_000, 2_000)
     assert (budget.group_ns("compute"), budget.group_ns("communication")) == (10_000, 2_000)
     assert "holds 20 of 132 SMs" in found(device)["SL102"]
-    assert "1 GEMM runs have a grid of 112 = 132 - 20" in found(device)["SL102"]
+    assert "1 GEMM run with a grid of 112 = 132 - 20" in found(device)["SL102"]
 
 
 @pytest.mark.parametrize("api", ["cuLaunchKernelEx", "hipLaunchKernel", "hipGraphLaunch", "zubakoEnqueue"])
@@ -603,7 +603,7 @@ def test_fault_33_link_coverage_is_in_the_quality_line(from_text: Reader) -> Non
     device = only(from_text(k.text()))
     assert "launches linked 75.0 %" in quality_line(device.view)
     assert "operators linked 25.0 %" in quality_line(device.view)
-    assert "1 of 4 device activities have no launch" in refused(device)["causes of all idle time"]
+    assert "1 of 4 device activities in the window have no launch in the file" == refused(device)["causes of all idle time"]
 
 
 @pytest.mark.parametrize("stream", [-1, 4294967295])

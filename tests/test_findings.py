@@ -28,6 +28,7 @@ CAST = (
 )
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 NOTIFY = "void deep_ep::internode::notify_dispatch<false, 8>(int const*)"
+DISPATCH = "void deep_ep::internode::dispatch<false, 8, false, 8>(int4*, float*)"
 NOBODY_KNOWS = "zubako_tenvel"
 EARLY = (-2_000, -1_000)  # launched long before it runs: the device never waits for the host
 WINDOW_NS = 100_000
@@ -107,7 +108,7 @@ def sms_held(ns: int) -> Kineto:
 
 def waiting(ns: int) -> Kineto:
     # stream 7   ├───────── gemm ─────────┤
-    # stream 20     ├─ notify, ns ─┤            hidden: it costs nothing but an SM
+    # stream 20     ├─ notify, ns ─┤            hidden: it costs one SM of 132
     k = Kineto()
     k.kernel(GEMM, 0, WINDOW_NS, launch=EARLY)
     k.kernel(NOTIFY, 0, ns, stream=20, launch=EARLY)
@@ -126,7 +127,7 @@ def late_launch(ns: int) -> Kineto:
 
 def synchronised(ns: int) -> Kineto:
     # host       ├─── cudaStreamSynchronize ───┤ launch b
-    # device     ├──── a ────┤                            ├─ b ─┤
+    # device     ├──── a ────┤                            ├─ b ─┤      then nothing: the device never catches up
     #                        |←── blocked ns ─→|← 400 ns →|
     k = Kineto()
     k.kernel(GEMM, 0, 90_000, launch=EARLY)
@@ -201,9 +202,10 @@ PLANTED = (
     Planted("SL004", uneven_steps, 20_001, 50_000, None, "takes 50.0 µs, the median 10.0 µs", "default"),
     Planted("SL101", exposed, 1_000, 3_000, 3_000, "3.0 µs (3.0 % of the window)"),
     Planted("SL102", sms_held, 13_200, 66_000, 10_000, "holds 20 of 132 SMs"),
-    Planted("SL103", waiting, 1_000, 30_000, 0, "30.0 µs (30.0 % of the window)"),
+    Planted("SL103", waiting, 1_000, 30_000, 30_000 * 1 // 132, "30.0 µs (30.0 % of the window)"),
     Planted("SL201", late_launch, 1_000, 7_000, 7_000, "7.0 µs (7.0 % of the window)"),
-    Planted("SL202", synchronised, 100, 4_000, 4_400, "4.4 µs (4.4 % of the window)"),
+    Planted("SL202", synchronised, 100, 4_000, 4_400, "for 4.0 µs (4.0 % of the window) in calls that make the host "
+            "wait, and for 400 ns until"),
     Planted("SL203", short_kernels, 10, 15, 60_000, "15 of 20 kernels run for less than 5.0 µs each"),
     Planted("SL204", host_copy, 500, 6_000, 6_000, "1 copy between host and device: 6.0 µs (6.0 %"),
     Planted("SL205", host_stall, 2_000, 9_000, 9_000, "9.0 µs (9.0 % of the window) between aten::mm and"),
@@ -243,7 +245,8 @@ def test_sl001_names_activities_without_a_launch() -> None:
     k.kernel(GEMM, 0, 90_000, launch=EARLY)
     k.kernel(GEMM, 90_000, WINDOW_NS)
     (finding,) = explained(k).findings
-    assert (finding.code, reasons(finding)) == ("SL001", "1 of 2 activities have no launch in the file")
+    assert (finding.code, reasons(finding)) == ("SL001", "1 of 2 activities in the window have no launch in the file")
+    assert codes(k, window="0us:90us") == []
 
 
 def test_sl001_names_records_that_end_before_they_start() -> None:
@@ -305,9 +308,26 @@ def test_sl004_sees_a_recording_of_an_idle_device(busy_ns: int, found: list[str]
     assert found == codes(k)
 
 
+@pytest.mark.parametrize(("captured", "found"), [(2, ["SL004"]), (1, [])])
+def test_sl004_sees_a_recording_of_graph_capture(captured: int, found: list[str]) -> None:
+    # host     launch a   begin capture   launch   launch   end capture       more captured than launched
+    # device       ├──── a ────┤
+    k = Kineto()
+    k.kernel(GEMM, 0, WINDOW_NS, launch=EARLY)
+    k.call("cudaStreamBeginCapture", 1_000, 1_010)
+    for i in range(captured):
+        k.call("cudaLaunchKernel", 2_000 + 100 * i, 2_010 + 100 * i)
+    k.call("cudaStreamEndCapture", 3_000, 3_010)
+    device = explained(k)
+    assert found == [f.code for f in device.findings]
+    if found:
+        assert reasons(device.findings[0]) == (
+            "2 launches were recorded into CUDA graphs, which runs nothing: a recording of graph capture")
+
+
 def test_sl102_says_that_gemms_were_sized_for_the_sms_that_are_left() -> None:
     (finding,) = explained(sms_held(66_000)).findings
-    assert "1 GEMM runs have a grid of 112 = 132 - 20" in reasons(finding)
+    assert "1 GEMM run with a grid of 112 = 132 - 20" in reasons(finding)
     assert "communication runs with a grid of 20 blocks of 132 SMs (15.2 %)" in reasons(finding)
 
 
@@ -322,15 +342,119 @@ def test_sl102_needs_to_know_the_grid_and_the_device() -> None:
     assert codes(k) == []
 
 
-def test_sl103_gains_only_what_is_exposed_of_waiting() -> None:
+@pytest.mark.parametrize(("blocks", "gain_ns"), [
+    (112, 66_000 * 20 // 132),       # one wave either way: as a persistent kernel, in proportion to its SMs
+    (132, 66_000 // 2),              # one wave of 132, two of 112
+    (264, 66_000 // 3),              # two waves of 132, three of 112
+    (1_120, 66_000 * 20 // 132),     # nine waves and ten: a tenth is less than 20 of 132
+])
+def test_sl102_counts_the_waves_that_the_held_sms_cost(blocks: int, gain_ns: int) -> None:
+    # stream 7   ├───────── gemm of `blocks` blocks ─────────┤
+    # stream 20  ├ all-reduce on 20 of 132 SMs, 66 ┤
+    k = sms_held(66_000)
+    next(e for e in k.events if e["name"] == GEMM and e["cat"] == "kernel")["args"]["grid"] = [blocks, 1, 1]
+    (finding,) = explained(k).findings
+    assert (finding.code, finding.gain_ns_at_most) == ("SL102", gain_ns)
+
+
+def test_sl102_gains_no_more_than_the_time_that_communication_is_hidden() -> None:
+    # stream 7    ├────── gemm of 132 blocks ──────┤
+    # stream 8    ├────── gemm of 132 blocks ──────┤
+    # stream 9    ├────── gemm of 132 blocks ──────┤      each would save half of the 60
+    # stream 20   ├ all-reduce, 60 ┤
+    k = Kineto(sms=132)
+    for stream in (7, 8, 9):
+        k.kernel(GEMM, 0, WINDOW_NS, stream=stream, launch=EARLY, grid=(132, 1, 1))
+    k.kernel(ALL_REDUCE, 0, 60_000, stream=20, launch=EARLY, grid=(20, 1, 1))
+    (finding,) = explained(k).findings
+    assert (finding.code, finding.gain_ns_at_most) == ("SL102", 60_000)
+
+
+def test_sl103_gains_what_is_exposed_and_the_sms_that_hidden_waiting_holds() -> None:
     # stream 7   ├──── gemm ────┤
-    # stream 20          ├─ notify, 1,000 ─┤        600 outlast the gemm
+    # stream 20          ├─ notify, 1,000 ─┤        600 outlast the gemm; 400 hidden on 1 of 132 SMs: 3
     k = Kineto()
     k.kernel(GEMM, 0, WINDOW_NS - 600, launch=EARLY)
     k.kernel(NOTIFY, WINDOW_NS - 1_000, WINDOW_NS, stream=20, launch=EARLY)
     (finding,) = explained(k).findings
-    assert (finding.code, finding.gain_ns_at_most) == ("SL103", 600)
+    assert (finding.code, finding.gain_ns_at_most) == ("SL103", 603)
     assert "1.0 µs (1.0 % of the window), 100.0 % of the time of all communication" in finding.claim
+
+
+def test_sl103_gains_the_exposed_transfer_behind_the_waiting_too() -> None:
+    # stream 7   ├──── gemm, 40 ────┤                        ├──── gemm, 50 ────┤
+    # stream 20                     ├ notify, 4 ┼ dispatch, 6 ┤        what waits late is sent late
+    k = Kineto()
+    k.kernel(GEMM, 0, 40_000, launch=EARLY)
+    k.kernel(NOTIFY, 40_000, 44_000, stream=20, launch=EARLY)
+    k.kernel(DISPATCH, 44_000, 50_000, stream=20, launch=EARLY)
+    k.kernel(GEMM, 50_000, WINDOW_NS, launch=EARLY)
+    gains = {f.code: f.gain_ns_at_most for f in explained(k).findings}
+    assert gains == {"SL101": 10_000, "SL103": 10_000}
+
+
+def test_sl103_gains_no_more_than_the_window() -> None:
+    # stream 7             ├ gemm ┤
+    # stream 20..23   ├──── notify ────┤      four of them, each on all SMs
+    k = Kineto()
+    k.kernel(GEMM, 50_000, WINDOW_NS, launch=EARLY)
+    for stream in range(20, 24):
+        k.kernel(NOTIFY, 0, WINDOW_NS, stream=stream, launch=EARLY, grid=(132, 1, 1))
+    found = next(f for f in explained(k).findings if f.code == "SL103")
+    assert found.gain_ns_at_most == WINDOW_NS
+
+
+def test_sl201_says_how_much_passes_inside_the_launch_call_and_after_it_returned() -> None:
+    # host                   ├─ launch b ─┤
+    # device   ├── a, 50 ──┤      20      30    40 ├─ b ─┤      ends of idle time, after a
+    #                       |← 20 →|← 10 →|← 10 →|
+    k = Kineto()
+    k.kernel(GEMM, 0, 50_000, launch=EARLY)
+    k.kernel(GEMM, 90_000, WINDOW_NS, launch=(70_000, 80_000))
+    (finding,) = explained(k).findings
+    assert (finding.code, finding.gain_ns_at_most) == ("SL201", 40_000)
+    assert finding.evidence[2:] == (
+        "10.0 µs of it passes inside the launch calls themselves (lazy loading, a full queue)",
+        "10.0 µs of it passes after the launch call had returned: something else held the work back",
+    )
+
+
+def test_sl201_says_nothing_of_launch_calls_that_are_short() -> None:
+    # host                            ├ launch b ┤ 200 ns of 40,000, and 400 after it
+    k = Kineto()
+    k.kernel(GEMM, 0, 50_000, launch=EARLY)
+    k.kernel(GEMM, 90_000, WINDOW_NS, launch=(89_400, 89_600))
+    (finding,) = explained(k).findings
+    assert (finding.code, finding.evidence[2:]) == ("SL201", ())
+
+
+def test_sl201_counts_overlapping_work_of_the_profiler_once_and_only_in_the_window() -> None:
+    # device     ├── a, 50 ──┤                                ├─ b ─┤
+    # profiler             ├─ flush 40–60 ─┤
+    # profiler                    ├─ request 55–65 ─┤           55–60 is there twice
+    #                         |← 15 in the gap ────→|
+    k = late_launch(40_000)
+    k.overhead("Buffer Flush", 40_000, 60_000)
+    k.overhead("Activity Buffer Request", 55_000, 65_000)
+    (finding,) = explained(k).findings
+    assert finding.evidence[-1] == "15.0 µs of it coincides with the profiler's own work (buffers, lazy loading)"
+    (finding,) = explained(k, window="58us:62us").findings[:1]
+    assert (finding.code, finding.gain_ns_at_most) == ("SL201", 4_000)
+    assert finding.evidence[-1] == "4.0 µs of it coincides with the profiler's own work (buffers, lazy loading)"
+
+
+def test_sl201_counts_a_gap_once_into_however_many_pieces_it_is_cut() -> None:
+    # host       ├────────── step 1 ──────────┤     launch b ┐
+    # profiler              ├ flush ┤                                 edges that cut the gap into pieces
+    # device     ├── a, 50 ──┤                               ├─ b ─┤
+    #                        |←─────────── 40 ──────────────→|
+    k = Kineto()
+    k.kernel(GEMM, 0, 50_000, launch=EARLY)
+    k.overhead("Buffer Flush", 55_000, 60_000)
+    k.call("cudaDeviceSynchronize", 61_000, 63_000, thread=2)
+    k.kernel(GEMM, 90_000, WINDOW_NS, launch=(70_000, 80_000))
+    (finding,) = explained(k).findings
+    assert finding.evidence[0] == "1 stretch, median 40.0 µs, longest 40.0 µs"
 
 
 def test_sl201_and_sl202_carry_a_caveat_where_the_recording_slowed_the_host() -> None:
@@ -341,6 +465,44 @@ def test_sl201_and_sl202_carry_a_caveat_where_the_recording_slowed_the_host() ->
         assert [c[:20] for c in finding.caveats] == ["recorded with shapes"]
         (finding,) = explained(build(size)).findings
         assert finding.caveats == ()
+
+
+def after_a_wait(*starts_and_launches: tuple[int, int]) -> Kineto:
+    """A kernel of 10 µs, a wait for it that lasts 4 µs longer, then kernels of 1 µs: (start, start of its launch)."""
+    k = Kineto()
+    k.kernel(GEMM, 0, 10_000, launch=EARLY)
+    k.call("cudaStreamSynchronize", 1_000, 14_000)
+    for start, launch in starts_and_launches:
+        k.kernel(GEMM, start, start + 1_000, launch=(launch, launch + 100))
+    return k
+
+
+@pytest.mark.parametrize(("following", "behind_ns"), [
+    # host        ├ wait ┤ b  c  d          each 500 after its launch; the host is behind all the while
+    (((15_000, 14_500), (17_000, 16_500), (19_000, 18_500)), 1_000 + 1_000 + 1_000),
+    # device                ├ b ┼ c ┤   ├ d ┤     no gap before c: the host was ahead again
+    (((15_000, 14_500), (16_000, 15_500), (18_000, 17_500)), 1_000),
+    # device                ├ b ┤ ├ c ┤   ├ d ┤   c was launched before b ended: a gap that ends in time
+    (((15_000, 14_500), (17_000, 15_500), (19_000, 18_500)), 1_000),
+])
+def test_sl202_adds_starved_time_until_the_host_is_ahead_again(
+    following: tuple[tuple[int, int], ...], behind_ns: int
+) -> None:
+    # device   ├── a, 10 ──┤ blocked 10–14 │ 14–15 ├ b ┤ …
+    found = next(f for f in explained(after_a_wait(*following)).findings if f.code == "SL202")
+    assert found.gain_ns_at_most == 4_000 + behind_ns
+    assert found.evidence[0].startswith(f"4.0 µs idle inside such calls, {behind_ns / 1_000:.1f} µs launch-starved")
+
+
+def test_sl203_gains_the_idle_time_between_the_kernels_too() -> None:
+    # stream 7   ├─ a, 50 ─┤  ├4┤  ├4┤ …         20 short ones, 1 µs before each: ten launched late, ten in time
+    k = Kineto()
+    k.kernel(GEMM, 0, 50_000, launch=EARLY)
+    for i in range(20):
+        start = 51_000 + 5_000 * i
+        k.kernel(GEMM, start, start + 4_000, launch=(start - 500, start - 400) if i % 2 else EARLY)
+    found = next(f for f in explained(k).findings if f.code == "SL203")
+    assert found.gain_ns_at_most == 80_000 + 10_000 + 10_000
 
 
 def test_sl203_gains_no_more_than_the_time_that_short_kernels_cover() -> None:
@@ -388,6 +550,19 @@ def test_sl204_gains_nothing_from_copies_that_compute_hides() -> None:
     assert (finding.code, finding.gain_ns_at_most) == ("SL204", 0)
 
 
+@pytest.mark.parametrize(("kind", "gain_ns"), [
+    ("Memcpy DtoH (Device -> Pageable)", 6_000 + 4_000), ("Memcpy DtoH (Device -> Pinned)", 6_000)])
+def test_sl204_gains_blocked_time_where_copies_are_pageable(kind: str, gain_ns: int) -> None:
+    # host       ├───────── cudaMemcpy ─────────┤ launch b
+    # device   ├── a, 50 ──┼ DtoH, 6 ┤ blocked 4 │├── b ──┤
+    k = Kineto()
+    k.kernel(GEMM, 0, 50_000, launch=EARLY)
+    k.memcpy(kind, 50_000, 56_000, launch=(1_000, 60_000), api="cudaMemcpy")
+    k.kernel(GEMM, 60_000, WINDOW_NS, launch=(60_000, 60_100))
+    found = next(f for f in explained(k).findings if f.code == "SL204")
+    assert found.gain_ns_at_most == gain_ns
+
+
 def test_sl205_counts_of_a_gap_only_what_is_in_the_window() -> None:
     # thread 1   ├─ aten::mm ─┤                     ├─ aten::bmm ─┤
     #                         40                    49
@@ -396,6 +571,16 @@ def test_sl205_counts_of_a_gap_only_what_is_in_the_window() -> None:
     assert (finding.code, finding.gain_ns_at_most) == ("SL205", 3_000)
     (finding,) = explained(host_stall(9_000), window="45us:50us").findings
     assert (finding.code, finding.gain_ns_at_most) == ("SL205", 4_000)
+
+
+@pytest.mark.parametrize(("ns", "found"), [(1_000, ["SL201", "SL004", "SL301"]), (999, ["SL201", "SL004"])])
+def test_sl301_is_not_found_where_it_is_little_of_the_window(ns: int, found: list[str]) -> None:
+    # host                               launch b
+    # device   ├ add, ns ┤                ├ gemm, 500 ┤      more than 10 % of the busy time; 1 % of 100 µs is 1,000
+    k = Kineto()
+    k.kernel(CAST, 0, ns, launch=EARLY)
+    k.kernel(GEMM, WINDOW_NS - 500, WINDOW_NS, launch=(98_000, 98_100))
+    assert sorted(found) == sorted(codes(k))
 
 
 def test_sl301_is_not_found_where_nothing_ran() -> None:

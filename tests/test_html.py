@@ -379,6 +379,9 @@ def test_dark_mode_by_system_and_by_hand(opened: chromium.Page) -> None:
     assert dark != "rgb(255, 255, 255)"
     toggle = "document.getElementById('theme').click(); document.getElementById('theme').textContent"
     assert opened.run(toggle) == "theme: dark"
+    opened.send("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]})
+    assert opened.run(ground) == dark
+    opened.send("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
     assert opened.run(toggle) == "theme: light"
     assert opened.run(ground) == "rgb(255, 255, 255)"
     opened.send("Page.reload")

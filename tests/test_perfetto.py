@@ -120,6 +120,11 @@ def test_several_ranks_stay_apart(tmp_path: Path) -> None:
     links = back.devices[0].view.links
     assert links is not None
     assert (links.activities, links.linked, links.linked_to_op) == (9, 9, 6)
+    trace = back.traces[0]
+    assert len(set(trace.activities.correlation.tolist())) == 9
+    hosts = [trace.threads[i].split("/")[0] for i in trace.calls.thread[links.call].tolist()]
+    assert {(host, device) for host, device in zip(hosts, trace.activities.device.tolist(), strict=True)} == {
+        (host, device) for device, host in enumerate(sorted(set(hosts)))}
     assert [d.view.budget.window_ns for d in back.devices] == [120_003] * 3
 
 
