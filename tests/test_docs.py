@@ -16,8 +16,8 @@ import pytest
 from conftest import shared
 
 from sublight.explain import explain, findings, rank_findings
-from sublight.explain.findings import FINDINGS
-from sublight.explain.rank_findings import RANK_FINDINGS
+from sublight.explain.findings import FINDINGS, FindingModule
+from sublight.explain.rank_findings import RANK_FINDINGS, RankFindingModule
 from sublight.observe.read import read
 from sublight.show.markdown import markdown
 
@@ -120,7 +120,7 @@ def test_the_example_traces_are_what_their_script_writes(tmp_path: Path) -> None
 
 
 def test_every_finding_has_a_page_and_every_page_a_finding() -> None:
-    everything = (*FINDINGS, *RANK_FINDINGS)
+    everything: tuple[FindingModule | RankFindingModule, ...] = (*FINDINGS, *RANK_FINDINGS)
     modules = {m.name for package in (findings, rank_findings) for m in pkgutil.iter_modules(package.__path__)}
     assert {str(module.__name__).rsplit(".", 1)[1] for module in everything} == modules  # type: ignore[attr-defined]
     assert {module.CODE for module in everything} == {page.stem for page in FINDING_PAGES}

@@ -16,8 +16,8 @@ from strategies import span, traces
 
 from sublight.errors import InputError
 from sublight.explain import Explained, explain
-from sublight.explain.findings import FINDINGS
-from sublight.explain.rank_findings import RANK_FINDINGS
+from sublight.explain.findings import FINDINGS, FindingModule
+from sublight.explain.rank_findings import RANK_FINDINGS, RankFindingModule
 from sublight.finding import Finding
 from sublight.observe.read import read
 
@@ -596,7 +596,7 @@ def test_sl301_is_not_found_where_nothing_ran() -> None:
 
 
 def test_codes_are_unique_and_well_formed() -> None:
-    everything = (*FINDINGS, *RANK_FINDINGS)
+    everything: tuple[FindingModule | RankFindingModule, ...] = (*FINDINGS, *RANK_FINDINGS)
     codes = [module.CODE for module in everything]
     assert len(codes) == len(set(codes))
     assert [code for code in codes if not re.fullmatch(r"SL\d{3}", code)] == []

@@ -24,6 +24,9 @@ def add(commands: Any) -> None:
     command.add_argument("--window", default="default", metavar="step|all|A:B",
                          help="steps, first to last activity, or an interval such as 10ms:25ms from the first "
                               "activity; default: steps where every step has its launches linked, else all")
+    command.add_argument("--whatif", action="append", metavar="WHAT",
+                         help="what the window would gain, by replay: gemm=2x, attention=bound, kernel:NAME=1.5x, "
+                              "communication=hidden, launch=0; commas join several; may be given again")
     command.add_argument("--format", choices=output.FORMATS, default="table")
     command.add_argument("-o", "--output", metavar="FILE", help="write there instead of to standard output")
     command.set_defaults(run=run)
@@ -37,14 +40,17 @@ def run(options: argparse.Namespace) -> int:
     output.check_writable(options.output, options.format)
 
     from sublight.explain import explain
+    from sublight.explain.whatif import parse
     from sublight.explain.window import Window
     from sublight.observe.read import read_all
 
     window = Window.parse(options.window)
+    for text in options.whatif or ():
+        parse(text)
     since = time.process_time()
     with output.progress() as report:
         traces = read_all(options.trace, progress=report)
-        explanation = explain(traces, window=window, device=device)
+        explanation = explain(traces, window=window, device=device, what_ifs=options.whatif)
     output.say_speed(sum(t.quality.events for t in traces), sum(t.quality.text_bytes for t in traces), since)
     output.write(explanation, options.format, options.output)
     return 0

@@ -7,24 +7,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sublight.budget import BLOCKED, STARVED
 from sublight.device import Device, DeviceInfo, find
 from sublight.errors import InputError
 from sublight.explain import host
 from sublight.explain.bounds import bounds
 from sublight.explain.columns import present
+from sublight.explain.dependencies import dependencies
 from sublight.explain.findings import FINDINGS
 from sublight.explain.frames import Frames
 from sublight.explain.links import link
 from sublight.explain.notebook import notebook
 from sublight.explain.refusals import refusals
+from sublight.explain.replay import Replay, replay
 from sublight.explain.steps import Mark, Step, marks, steps_on, union
 from sublight.explain.timeline import Timeline, part_of_activity, timeline
 from sublight.explain.view import StepRow, View, inside, kernel_rows, operator_rows
+from sublight.explain.whatif import WhatIf, what_if
 from sublight.explain.window import OutsideError, Window, chosen
 from sublight.finding import Finding
 from sublight.trace import Trace
 
 __all__ = ["Explained", "Explanation", "Finding", "View", "explain"]
+
+
+USUAL_WHAT_IFS_UP_TO = 20_000        # activities: each question replays the window
+WORTH_ASKING = 0.01                  # share of the window
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -33,6 +41,8 @@ class Explained(Frames):
 
     view: View
     findings: tuple[Finding, ...]            # by what they could save, largest first
+    replay: Replay | None = None             # None: a CPU-only trace, or one without linked launches
+    what_ifs: tuple[WhatIf, ...] = ()
 
     def views_and_findings(self) -> Iterable[tuple[View, tuple[Finding, ...]]]:
         return ((self.view, self.findings),)
@@ -57,12 +67,14 @@ class Explanation(Frames):
 
 def explain(
     traces: Trace | Sequence[Trace], *, window: Window | str = "default", device: Device | None = None,
+    what_ifs: Sequence[str] | None = None,
 ) -> Explanation:
     """Account for every nanosecond of each device of each rank.
 
     `window`: "step", "all", "A:B" in milliseconds from the device's first activity (units ns, us, ms, s may be
     written), or "default": the steps where every step has its launches linked, else all.
-    `device` overrides what the trace says about its devices.
+    `device` overrides what the trace says about its devices. `what_ifs` are answered by replaying the window's
+    dependencies (docs/replay.md); None asks the usual ones of windows that are not too long for it.
     Raises InputError where a trace has nothing to account for, or lacks the window that was asked for.
     """
     several = (traces,) if isinstance(traces, Trace) else tuple(traces)
@@ -81,7 +93,8 @@ def explain(
         for view in views:
             found = [f for module in FINDINGS for f in module.find(view)]
             found.sort(key=lambda f: (-(f.gain_ns_at_most or 0), f.code))
-            explained.append(Explained(view, tuple(found)))
+            played, answers = _replayed(view, what_ifs)
+            explained.append(Explained(view, tuple(found), played, answers))
     if outside and not explained:
         raise outside[0]
     if not explained:
@@ -91,6 +104,33 @@ def explain(
             "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
         )
     return Explanation(tuple(explained), several)
+
+
+def _replayed(view: View, texts: Sequence[str] | None) -> tuple[Replay | None, tuple[WhatIf, ...]]:
+    if view.links is None or not view.links.linked or not view.budget.window_ns:
+        if texts:
+            raise InputError(f"no what-if for {view.device_label}: its launches are not in the file, so that nothing "
+                             "can be replayed")
+        return None, ()
+    found = dependencies(view)
+    base = replay(view, deps=found)
+    if texts is None:
+        texts = _usual_what_ifs(view) if len(view.rows) <= USUAL_WHAT_IFS_UP_TO else ()
+    bound_ns = view.bounds.of_activity_ns if view.bounds is not None else None
+    return base, tuple(what_if(view, text, bound_ns, deps=found, base=base) for text in texts)
+
+
+def _usual_what_ifs(view: View) -> list[str]:
+    """Communication hidden, no launch cost, and the largest compute part twice as fast, where each has a share."""
+    out = []
+    if view.share(view.budget.communication.exposed_ns) >= WORTH_ASKING:
+        out.append("communication=hidden")
+    if view.share(view.budget[STARVED] + view.budget[BLOCKED]) >= WORTH_ASKING:
+        out.append("launch=0")
+    compute = [part for part in view.budget.parts if part.group == "compute" and part.name != "unclassified"]
+    if compute:
+        out.append(f"{max(compute, key=lambda part: part.ns).name}=2x")
+    return out
 
 
 def _device_views(trace: Trace, wanted: Window, override: Device | None, ranks: int) -> list[View]:

@@ -11,7 +11,6 @@ from sublight.trace import Trace
 FEW_LINKS = 0.05             # share of the window's activities without a launch
 OTHER_DEVICES = frozenset({"mtia_ccp_events", "mtia_runtime", "xpu_runtime", "privateuse1_runtime", "hpu_op"})
 MANY_UNDER_GRAPHS = 0.10
-FEW_OPERATORS = 0.5
 LOST_LAUNCHES = 0.01
 
 
@@ -63,10 +62,9 @@ def refusals(
             "CUDA-graph launches, which carry no operator", "a second recording with graphs off (vLLM: "
             "--enforce-eager; SGLang: --disable-cuda-graph) for names and shapes; keep this one for times",
         ))
-    elif links is not None and links.activities and links.linked_to_op < FEW_OPERATORS * links.activities:
+    elif links is not None and not len(trace.ops.ts_ns):
         out.append(Refusal(
-            "operators behind kernels", f"only {links.linked_to_op} of {links.activities} activities are linked to an "
-            "operator of the file (External id)", "ProfilerActivity.CPU beside CUDA, with a current PyTorch",
+            "operators behind kernels", "the file holds no operators", "ProfilerActivity.CPU beside CUDA",
         ))
     if links is not None and links.captured_launches > links.launches:
         out.append(Refusal(

@@ -53,6 +53,8 @@ def _device(explained: Explained) -> dict[str, Any]:
         "unclassified_share": view.unclassified_share,
         "findings": [_finding(f) for f in explained.findings],
         "refused": [{"what": r.what, "why": r.why, "capture": r.capture} for r in view.refusals],
+        "replay": _replay(explained),
+        "bounds": _bounds(view),
         "steps": [
             {"label": s.label, "window_ns": s.window_ns, "busy_ns": s.busy_ns, "idle_ns": s.idle_ns,
              "exposed_communication_ns": s.exposed_communication_ns, "activities": s.activities,
@@ -64,6 +66,38 @@ def _device(explained: Explained) -> dict[str, Any]:
              "family": k.family, "number_format": k.number_format, "count": k.count, "ns": k.ns,
              "grid_blocks": k.grid_blocks}
             for k in view.kernels
+        ],
+    }
+
+
+def _replay(explained: Explained) -> dict[str, Any] | None:
+    played = explained.replay
+    return None if played is None else {
+        "measured_ns": played.measured_ns, "replayed_ns": played.replayed_ns, "error": played.error,
+        "unexplained_delay_ns": played.unexplained_delay_ns, "unexplained_share": played.unexplained_share,
+        "inferred_edges": played.inferred_edges, "event_edges": played.event_edges,
+        "critical_ns": dict(played.critical), "refused": played.refused,
+        "what_ifs": [
+            {"text": w.text, "gain_ns_low": w.gain_ns_low, "gain_ns_high": w.gain_ns_high,
+             "next_limit": w.next_limit, "refused": w.refused, "caveats": list(w.caveats)}
+            for w in explained.what_ifs
+        ],
+    }
+
+
+def _bounds(view: View) -> dict[str, Any] | None:
+    bounds = view.bounds
+    return None if bounds is None else {
+        "device_key": bounds.device_key, "known_share": bounds.known_share, "inferred_share": bounds.inferred_share,
+        "faster_than_bound": list(bounds.faster_than_bound),
+        "parts": [
+            {"name": p.name, "at_bound_ns": p.at_bound_ns, "above_ns": p.above_ns, "unknown_ns": p.unknown_ns,
+             "inferred_ns": p.inferred_ns} for p in bounds.parts
+        ],
+        "calls": [
+            {"name": c.name, "ops": c.ops, "category": c.category, "count": c.count, "owned_ns": c.owned_ns,
+             "bound_ns": c.bound_ns, "streamed_ns": c.streamed_ns, "limiter": c.limiter, "inferred": c.inferred}
+            for c in bounds.calls
         ],
     }
 

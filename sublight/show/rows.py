@@ -82,6 +82,25 @@ def quality_line(view: View) -> str:
     return "; ".join(said)
 
 
+def replay_lines(explained: Explained) -> list[str]:
+    """What the replay says: its error, and the answer to each what-if."""
+    played = explained.replay
+    if played is None:
+        return []
+    said = (f"Replay: error {percent(played.error)}, delays without a cause {percent(played.unexplained_share)} of the "
+            "window")
+    if played.refused:
+        return [f"{said}; gains are refused: {played.refused}."]
+    out = [f"{said}."]
+    for answer in explained.what_ifs:
+        if answer.refused or answer.gain_ns_low is None or answer.gain_ns_high is None:
+            out.append(f"What if {answer.text}: refused, {answer.refused}.")
+        else:
+            out.append(f"What if {answer.text}: saves {ms(answer.gain_ns_low)} to {ms(answer.gain_ns_high)}; then the "
+                       f"limit is {answer.next_limit}.")
+    return out
+
+
 def families(rows: tuple[KernelRow, ...], kernel_ns: int) -> list[tuple[str, str, int, int]]:
     """(category, library and family, runs, ns), largest first."""
     grouped: dict[tuple[str, str], list[KernelRow]] = {}

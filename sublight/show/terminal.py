@@ -16,7 +16,7 @@ from sublight.explain.bounds import Bounds
 from sublight.explain.headline import headline
 from sublight.explain.view import View
 from sublight.explain.words import cut, ms, percent, recording_caveats
-from sublight.show.rows import SMALL, families, quality_line, title, waterfall
+from sublight.show.rows import SMALL, families, quality_line, replay_lines, title, waterfall
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -77,6 +77,8 @@ def first_screen(
         return
     if explained.findings:
         console.print(Text("≤ is an upper limit; limits overlap and do not add up. Codes: docs/findings.", style="dim"))
+    for line in replay_lines(explained):
+        console.print(_indented(line, "", 0))
     for caveat in recording_caveats(view):
         console.print(_indented(f"! {caveat[0].upper()}{caveat[1:]}.", "yellow", 0))
     for refusal in view.refusals:

@@ -41,7 +41,8 @@ def find_ranks(ranks: Ranks) -> Iterable[Finding]:
              f"(median; at most {ms(ranks.residual.max_ns)}) after alignment of the clocks"),
             "Compare what it does before the collectives that it comes late to: more or slower kernels (SL105), a "
             "clock held down by heat or power, late launches, more input",
-            "high" if not ranks.ranks_not_given and ranks.residual.collectives >= FEW else "medium", min(s.late_ns, ranks.window_ns), _caveats(ranks),
+            "medium" if ranks.ranks_not_given or ranks.residual.collectives < FEW else "high",
+            min(s.late_ns, ranks.window_ns), _caveats(ranks),
         )
 
 
