@@ -122,7 +122,7 @@ def test_the_example_traces_are_what_their_script_writes(tmp_path: Path) -> None
 def test_every_finding_has_a_page_and_every_page_a_finding() -> None:
     everything: tuple[FindingModule | RankFindingModule, ...] = (*FINDINGS, *RANK_FINDINGS)
     modules = {m.name for package in (findings, rank_findings) for m in pkgutil.iter_modules(package.__path__)}
-    assert {str(module.__name__).rsplit(".", 1)[1] for module in everything} == modules  # type: ignore[attr-defined]
+    assert {str(module.__name__).rsplit(".", 1)[1] for module in everything} == modules  # type: ignore[union-attr]
     assert {module.CODE for module in everything} == {page.stem for page in FINDING_PAGES}
     table = (DOCS / "findings/README.md").read_text("utf-8")
     for module in everything:

@@ -603,7 +603,8 @@ def test_fault_33_link_coverage_is_in_the_quality_line(from_text: Reader) -> Non
     device = only(from_text(k.text()))
     assert "launches linked 75.0 %" in quality_line(device.view)
     assert "operators linked 25.0 %" in quality_line(device.view)
-    assert "1 of 4 device activities in the window have no launch in the file" == refused(device)["causes of all idle time"]
+    assert refused(device)["causes of all idle time"] == (
+        "1 of 4 device activities in the window have no launch in the file")
 
 
 @pytest.mark.parametrize("stream", [-1, 4294967295])

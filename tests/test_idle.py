@@ -78,6 +78,49 @@ def test_a_kernel_launched_before_the_recording_began_was_launched_in_time(tmp_p
         "idle: dependency": 1_000, "idle: blocked": 200, "idle: unexplained": 800}
 
 
+@pytest.mark.parametrize("correlation", [0, -1])
+def test_a_correlation_id_that_counts_nothing_says_nothing_of_the_launch(tmp_path: Path, correlation: int) -> None:
+    #  device  ███────███     0..1000, 2000..3000: the second has no id to count by, though 0 is below all of them
+    k = Kineto()
+    k.kernel(GEMM, 0, 1_000, launch=(-500, -400), correlation=50)
+    k.kernel(GEMM, 2_000, 3_000, correlation=correlation)
+
+    assert idle(budget(k, tmp_path)) == {"idle: unexplained": 1_000}
+
+
+def test_a_wait_ends_where_the_launch_of_the_next_activity_begins(tmp_path: Path) -> None:
+    #  host     [sync 500..3000  ]              one call waits while another thread-1 call has begun: crossing records
+    #  host               [launch 2000..2100]
+    #  device   ███────────────────████         0..1000, 5000..6000; blocked 1000..2000 only
+    k = Kineto()
+    k.kernel(GEMM, 0, 1_000, launch=(-500, -400))
+    k.call("cudaStreamSynchronize", 500, 3_000)
+    k.kernel(GEMM, 5_000, 6_000, launch=(2_000, 2_100))
+
+    assert idle(budget(k, tmp_path)) == {"idle: blocked": 1_000, "idle: launch-starved": 3_000}
+
+
+def test_time_inside_and_after_the_launch_call_is_launch_starved(tmp_path: Path) -> None:
+    #  device  ███──────────────────███      0..1000, 6000..7000
+    #  host         [launch   ]              2000..4000: before, inside and after the call alike
+    k = Kineto()
+    k.kernel(GEMM, 0, 1_000, launch=(-500, -400))
+    k.kernel(GEMM, 6_000, 7_000, launch=(2_000, 4_000))
+
+    assert idle(budget(k, tmp_path)) == {"idle: launch-starved": 5_000}
+
+
+def test_a_free_on_the_host_is_no_wait(tmp_path: Path) -> None:
+    #  device  ███──────██████       0..1000, 3000..6000; cudaFree 500..3000 is the host's own work for most of its time
+    for name, cause in (("cudaFree", "idle: launch-starved"), ("cudaStreamSynchronize", "idle: blocked")):
+        k = Kineto()
+        k.kernel(GEMM, 0, 1_000, launch=(-500, -400))
+        k.call(name, 500, 3_000)
+        k.kernel(GEMM, 3_000, 6_000, launch=(3_000, 3_100))
+
+        assert idle(budget(k, tmp_path)) == {cause: 2_000}
+
+
 def test_launch_starved_is_a_gap_whose_next_launch_was_issued_after_it_began(tmp_path: Path) -> None:
     #  device  ███──────███     0..1000, 4000..5000
     #  host          [launch]   issued at 1000, the very instant the device went idle
@@ -137,6 +180,24 @@ def test_several_streams_are_one_device(tmp_path: Path) -> None:
     k.kernel(GEMM, 3_000, 4_000, launch=(2_500, 2_600))
 
     assert idle(budget(k, tmp_path)) == {"idle: launch-starved": 1_000}
+
+
+def test_a_thread_is_idle_while_other_threads_run_operators_or_while_none_does(tmp_path: Path) -> None:
+    #  thread 1   ├ mm ┤                           ├ mm ┤      0..1000, 6000..7000
+    #  thread 2        ├ add ┤                                 1500..2500, and a second one across its end:
+    #  thread 3            ├ add ┤                             2000..3000, so that others run 1500..3000
+    #  thread 4                       ├ gloo ┤                 4000..4500: a collective is communication, not idle
+    k = Kineto(device_name=None, backend="gloo")
+    k.op("aten::mm", 0, 1_000)
+    k.op("aten::mm", 6_000, 7_000)
+    k.op("aten::add", 1_500, 2_500, thread=2)
+    k.op("aten::add", 2_000, 3_000, thread=3)
+    k.annotate("gloo:all_reduce", 4_000, 4_500, thread=4)
+    views = [d.view for d in explain(read(k.write(tmp_path / "trace.json")), window="all").devices]
+    main = next(v for v in views if v.budget["gemm"])
+
+    assert idle(main.budget) == {"idle: other threads run operators": 1_500, "idle: outside operators": 3_000}
+    assert main.budget["exposed communication"] == 500
 
 
 def test_two_devices_are_accounted_apart(tmp_path: Path) -> None:

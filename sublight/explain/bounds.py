@@ -128,12 +128,11 @@ def bounds(
 def _charged(joined: OpCalls, owned: I64) -> I64:
     """Per activity its share of its call's bound, in whole ns rounded down; -1 where the call has none."""
     out = np.full(len(owned), -1, np.int64)
-    for call in joined.calls:
-        if call.bound is not None:
-            members = np.array(call.activities)
-            total = int(owned[members].sum())
-            least = math.floor(call.bound.seconds * 1e9)
-            out[members] = owned[members] * least // total if total else 0
+    least = np.array([-1 if c.bound is None else math.floor(c.bound.seconds * 1e9) for c in joined.calls] or [-1])
+    some = np.flatnonzero((joined.of_activity >= 0) & (least[joined.of_activity] >= 0))
+    call = joined.of_activity[some]
+    total = np.bincount(call, weights=owned[some], minlength=len(least)).astype(np.int64)
+    out[some] = owned[some] * least[call] // np.maximum(total[call], 1)
     return out
 
 
@@ -141,9 +140,13 @@ def _call_rows(
     joined: OpCalls, limits: Limits, owned: I64, bound_ns: I64, part: I32, in_window: B,
 ) -> tuple[CallRow, ...]:
     grouped: dict[tuple[str, str], list[OpCall]] = {}
+    words: dict[int, str] = {}                 # by the tuple of ops, which calls that are alike share
+    inside = in_window.tolist()
     for call in joined.calls:
-        if call.bound is not None and in_window[list(call.activities)].any():
-            grouped.setdefault((call.name, "; ".join(dict.fromkeys(map(said, call.ops)))), []).append(call)
+        if call.bound is not None and any(inside[i] for i in call.activities):
+            if id(call.ops) not in words:
+                words[id(call.ops)] = "; ".join(dict.fromkeys(map(said, call.ops)))
+            grouped.setdefault((call.name, words[id(call.ops)]), []).append(call)
     out = []
     for (name, ops), calls in grouped.items():
         members = np.array([activity for call in calls for activity in call.activities])
@@ -183,12 +186,11 @@ def said(op: Op) -> str:
 def _faster(trace: Trace, joined: OpCalls, clock_ns: int) -> list[str]:
     """Calls that were measured below their bound by more than one tick of the file's clock a kernel: an error in our
     work or in our catalog."""
-    a = trace.activities
+    ts, end = trace.activities.ts_ns.tolist(), trace.activities.end_ns.tolist()
     out = []
     for call in joined.calls:
         if call.bound is not None:
-            members = np.array(call.activities)
-            union = int(a.end_ns[members].max() - a.ts_ns[members].min())
-            if union + clock_ns * len(members) < math.floor(call.bound.seconds * 1e9):
-                out.append(f"{call.name}: {union} ns measured, {call.bound.seconds * 1e9:.0f} ns at least")
+            measured = max(end[i] for i in call.activities) - min(ts[i] for i in call.activities)
+            if measured + clock_ns * len(call.activities) < math.floor(call.bound.seconds * 1e9):
+                out.append(f"{call.name}: {measured} ns measured, {call.bound.seconds * 1e9:.0f} ns at least")
     return out

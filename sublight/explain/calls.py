@@ -12,7 +12,7 @@ to the nearest enclosing one that has a rule; then what that one encloses is par
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -229,6 +229,9 @@ class _Rules:
         self.ruled = {i for i in present(trace.ops.name) if has_rule(trace.names[i])}
         self.set_apart = {i for i in present(trace.ops.name) if trace.names[i] in APART}
         self._answers: dict[_Question, _Answer] = {}
+        self._alike: dict[tuple[int, int, int, int, int], _Answer] = {}     # of calls with one activity
+        self._shape = _numbers(zip(self.kernel_name, self.kind, self.grid, strict=True))
+        self._load_of = self._loads_of_ops()
 
     def know(self, row: int, activities: tuple[int, ...]) -> bool:
         """Does a rule know this operator, with these kernels?"""
@@ -249,6 +252,16 @@ class _Rules:
         return max(self.record[i] for i in activities)
 
     def _ask(self, row: int, activities: tuple[int, ...]) -> _Answer:
+        if len(activities) > 1 or row < 0:
+            return self._ask_all(row, activities)
+        only = activities[0]
+        alike = (self.op_name[row], self.op_args[row], self.record[only], self._shape[only], self._load_of[row])
+        found = self._alike.get(alike)
+        if found is None:
+            found = self._alike[alike] = self._ask_all(row, activities)
+        return found
+
+    def _ask_all(self, row: int, activities: tuple[int, ...]) -> _Answer:
         kernels = frozenset((self.kernel_name[i], self.grid[i]) for i in activities if self.kind[i] == KERNEL)
         copies = frozenset(self.kernel_name[i] for i in activities if self.kind[i] == MEMCPY)
         name, args = (self.op_name[row], self.op_args[row]) if row >= 0 else (-1, -1)
@@ -283,6 +296,25 @@ class _Rules:
         bounds = [bound(w, self.limits) if self.limits else None for w in works]
         return ops, work, _sum([b for b in bounds if b]) if None not in bounds else None
 
+    def _loads_of_ops(self) -> list[int]:
+        """Per operator the number of its step's load, -1 for none."""
+        o = self.trace.ops
+        if not self.loads:
+            return [-1] * len(o.ts_ns)
+        out = np.full(len(o.ts_ns), -1, np.int64)
+        numbers: dict[StepLoad, int] = {}
+        for thread, steps in self.loads.items():
+            mine = np.flatnonzero(o.thread == thread)
+            starts, ends = np.array([s[0] for s in steps]), np.array([s[1] for s in steps])
+            number = np.array([numbers.setdefault(load, len(numbers)) for _, _, load in steps])
+            last = np.searchsorted(starts, o.ts_ns[mine], "right") - 1
+            inside = (last >= 0) & (o.ts_ns[mine] < ends[last])
+            out[mine[inside]] = number[last[inside]]
+            for row in mine[~inside & (last > 0)].tolist() if len(steps) > 1 and (ends[:-1] > starts[1:]).any() else ():
+                load = self._load(row)           # steps lie in each other: look further out
+                out[row] = numbers[load] if load is not None else -1
+        return out.tolist()
+
     def _load(self, row: int) -> StepLoad | None:
         """The engine step around an operator on its thread; of nested ones the innermost."""
         start_ns = int(self.trace.ops.ts_ns[row])
@@ -290,6 +322,12 @@ class _Rules:
         last = bisect_right(steps, start_ns, key=lambda step: step[0])
         around = (step for step in reversed(steps[max(0, last - MOST_NESTED):last]) if start_ns < step[1])
         return next((load for _, _, load in around), None)
+
+
+def _numbers(values: Iterable[object]) -> list[int]:
+    """For each value the number of its first occurrence among the distinct ones."""
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
 def _hint(name: str, grid: tuple[int, int, int]) -> KernelHint:

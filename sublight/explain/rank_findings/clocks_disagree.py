@@ -19,7 +19,8 @@ def find_ranks(ranks: Ranks) -> Iterable[Finding]:
         return
     grouped = any(group.label.startswith("process group") for group in ranks.groups)
     evidence = [f"the ends of {left.apart} of {number(left.collectives, 'collective')} are more than "
-                f"{ms(FAR_APART_NS)} apart: median {ms(left.median_ns)}, at most {ms(left.max_ns)}; they should be microseconds"]
+                f"{ms(FAR_APART_NS)} apart: median {ms(left.median_ns)}, at most {ms(left.max_ns)}; they "
+                "should be microseconds"]
     if not grouped:
         evidence.append("the records name no process group, so kernels were matched by their order on a stream: "
                         "ranks of different groups may stand side by side")
