@@ -18,6 +18,8 @@ from sublight.explain.findings import FINDINGS
 from sublight.explain.frames import Frames
 from sublight.explain.links import link
 from sublight.explain.notebook import notebook
+from sublight.explain.rank_findings import find_ranks
+from sublight.explain.ranks import Ranks, ranks_of
 from sublight.explain.refusals import refusals
 from sublight.explain.replay import Replay, replay
 from sublight.explain.steps import Mark, Step, marks, steps_on, union
@@ -57,6 +59,8 @@ class Explanation(Frames):
 
     devices: tuple[Explained, ...]
     traces: tuple[Trace, ...]
+    ranks: Ranks | None = None               # what several ranks tell together; None for one
+    rank_findings: tuple[Finding, ...] = ()
 
     def views_and_findings(self) -> Iterable[tuple[View, tuple[Finding, ...]]]:
         return ((d.view, d.findings) for d in self.devices)
@@ -103,7 +107,8 @@ def explain(
             f"{names}: no device activity and no operators to account for; record with "
             "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
         )
-    return Explanation(tuple(explained), several)
+    ranks = ranks_of([one.view for one in explained]) if len(several) > 1 else None
+    return Explanation(tuple(explained), several, ranks, find_ranks(ranks) if ranks is not None else ())
 
 
 def _replayed(view: View, texts: Sequence[str] | None) -> tuple[Replay | None, tuple[WhatIf, ...]]:

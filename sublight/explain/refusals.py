@@ -81,12 +81,11 @@ def refusals(
             "figures per step", f"{sum(s.window is None for s in steps)} of {len(steps)} marked steps have no "
             "activity in the file", "fewer active steps in a fresh process, so that the profiler's buffers hold",
         ))
-    if undivided_ns:
+    if undivided_ns and ranks < 2:                 # several ranks tell it together, or say why not
         out.append(Refusal(
             "waiting inside collectives", "one rank cannot tell waiting for peers from moving data in "
             "kernels that do both",
-            "the same steps on every rank, with the rank in the file's name" if ranks < 2 else "nothing else: compare the "
-            "ranks below",
+            "the same steps on every rank, with the rank in the file's name",
         ))
     if trace.recording.shapes is False:
         out.append(Refusal("sizes of operators", "shapes were not recorded", "record_shapes=True"))

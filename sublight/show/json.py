@@ -8,6 +8,7 @@ from typing import Any
 from sublight.explain import Explained, Explanation
 from sublight.explain.findings.sms_held import held_blocks
 from sublight.explain.headline import headline
+from sublight.explain.ranks import Ranks
 from sublight.explain.view import View
 from sublight.finding import Finding
 
@@ -22,7 +23,33 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": __version__,
         "devices": [_device(explained) for explained in explanation.devices],
+        "ranks": None if explanation.ranks is None else _ranks(explanation, explanation.ranks),
         "quality": _quality(explanation),
+    }
+
+
+def _ranks(explanation: Explanation, ranks: Ranks) -> dict[str, Any]:
+    left = ranks.residual
+    return {
+        "labels": list(ranks.labels),
+        "refused": ranks.refused,
+        "clock_offsets_ns": [clock.offset_ns for clock in ranks.clocks],
+        "residual": None if left is None else {
+            "collectives": left.collectives, "median_ns": left.median_ns, "max_ns": left.max_ns,
+        },
+        "ranks_not_given": ranks.ranks_not_given,
+        "stragglers": [
+            {"rank": ranks.labels[s.member], "collectives": s.collectives, "waiting_ns": s.waiting_ns,
+             "transfer_ns": s.transfer_ns, "last_in": s.last_in, "late_ns": s.late_ns, "alone_ns": s.alone_ns}
+            for s in ranks.stragglers
+        ],
+        "collectives": [
+            {"name": c.name, "kind": c.kind, "group": c.group, "ranks": [ranks.labels[m] for m in c.members],
+             "counted": c.counted, "last": ranks.labels[c.last], "spread_ns": c.spread_ns, "alone_ns": c.alone_ns,
+             "transfer_ns": c.transfer_ns, "waiting_ns": list(c.waiting_ns)}
+            for c in ranks.collectives()
+        ],
+        "findings": [_finding(f) for f in explanation.rank_findings],
     }
 
 

@@ -14,8 +14,9 @@ from rich.text import Text
 from sublight.explain import Explained, Explanation
 from sublight.explain.bounds import Bounds
 from sublight.explain.headline import headline
+from sublight.explain.ranks import Ranks
 from sublight.explain.view import View
-from sublight.explain.words import cut, ms, percent, recording_caveats
+from sublight.explain.words import cut, ms, number, percent, recording_caveats
 from sublight.show.rows import SMALL, families, quality_line, replay_lines, title, waterfall
 
 if TYPE_CHECKING:
@@ -40,12 +41,37 @@ def print_explanation(explanation: Explanation, console: Console, *, behind: boo
         console.print(f"In full below: rank {longest.view.trace.rank}, {longest.view.device_label}, whose window is the "
                       "longest. All of them: --format json.", style="dim")
         devices = (longest,)
+    if explanation.ranks is not None:
+        _ranks(explanation, explanation.ranks, console)
     for i, explained in enumerate(devices):
         if i:
             console.rule(style="dim")
         first_screen(explained, explanation, console)
         if behind:
             _behind(explained, console)
+
+
+def _ranks(explanation: Explanation, ranks: Ranks, console: Console) -> None:
+    """What the ranks tell together: the strip with waiting, and the findings across them."""
+    console.print()
+    if ranks.refused:
+        console.print(_indented(f"Cannot tell waiting across ranks: {ranks.refused}.", "dim", 0))
+    elif ranks.residual is not None:
+        table = _table(f"waiting and transfer, from {number(ranks.counted, 'matched collective')} (clocks aligned; their "
+                       f"ends agree within {ms(ranks.residual.max_ns)})",
+                       "rank", "waiting", "transfer", "came last", "cost the others")
+        for s in sorted(ranks.stragglers, key=lambda s: s.member):
+            table.add_row(ranks.labels[s.member], ms(s.waiting_ns), ms(s.transfer_ns), f"{s.last_in} of {s.collectives}",
+                          ms(s.late_ns))
+        console.print(table)
+    for finding in explanation.rank_findings:
+        gain = f"  ≤ {ms(finding.gain_ns_at_most)}" if finding.gain_ns_at_most else ""
+        console.print(Text.assemble((f"{finding.code} {finding.title}", "bold"), (gain, "cyan")))
+        console.print(_indented(f"{finding.claim}."))
+        for line in finding.evidence[:2]:
+            console.print(_indented(f"· {line}", "dim"))
+        console.print(_indented(f"→ {finding.action}."))
+    console.print()
 
 
 def first_screen(
@@ -203,7 +229,7 @@ def _table(caption: str, *columns: str) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), title=caption, title_justify="left", title_style="bold",
                   header_style="dim", width=WIDTH)
     for name in columns:
-        left = name in ("category", "library · family", "name", "step")
+        left = name in ("rank", "category", "library · family", "name", "step")
         table.add_column(name, justify="left" if left else "right", no_wrap=True,
                          ratio=1 if name in ("name", "library · family") else None)
     return table
