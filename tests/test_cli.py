@@ -77,7 +77,7 @@ def on_a_terminal(*arguments: str, **env: str) -> tuple[str, str]:
 
 
 def test_fine_is_0_with_nothing_on_standard_error(trace: Path) -> None:
-    for form in ("table", "json", "md", "svg"):
+    for form in ("table", "json", "md", "svg", "html", "perfetto"):
         done = sublight("explain", str(trace), "--format", form)
         assert (done.returncode, done.stderr) == (0, ""), form
         assert done.stdout.strip()
@@ -181,7 +181,7 @@ def test_a_device_of_the_catalog_takes_the_place_of_the_files(
 # ---------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize("form", ["table", "json", "md", "svg"])
+@pytest.mark.parametrize("form", ["table", "json", "md", "svg", "html", "perfetto"])
 def test_a_file_gets_what_standard_output_would(
     form: str, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,7 +197,7 @@ def test_a_file_gets_what_standard_output_would(
     assert target.stat().st_mode & 0o777 == 0o666 & ~mask
 
 
-@pytest.mark.parametrize("form", ["table", "json", "md", "svg"])
+@pytest.mark.parametrize("form", ["table", "json", "md", "svg", "html", "perfetto"])
 @pytest.mark.parametrize("kept", [True, False], ids=["there before", "new"])
 def test_after_a_failure_half_way_a_file_is_as_it_was(
     form: str, kept: bool, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -212,7 +212,8 @@ def test_after_a_failure_half_way_a_file_is_as_it_was(
         raise RuntimeError("planted")
 
     monkeypatch.setattr({"table": "sublight.show.terminal.print_explanation", "json": "sublight.show.json.document",
-                         "md": "sublight.show.markdown.markdown", "svg": "sublight.show.svg.svg"}[form], fail)
+                         "md": "sublight.show.markdown.markdown", "svg": "sublight.show.svg.svg",
+                         "html": "sublight.show.html.html", "perfetto": "sublight.show.perfetto.perfetto"}[form], fail)
     with pytest.raises(RuntimeError, match="planted"):
         main(["explain", str(trace), "--format", form, "-o", str(target)])
     assert [p.name for p in tmp_path.iterdir()] == (["out.txt"] if kept else [])
@@ -253,7 +254,7 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
     assert done.stderr.startswith("sublight: cannot write ")
 
 
-@pytest.mark.parametrize("form", ["table", "json", "md", "svg"])
+@pytest.mark.parametrize("form", ["table", "json", "md", "svg", "html", "perfetto"])
 def test_a_closed_pipe_is_no_error(form: str, trace: Path) -> None:
     """`sublight explain … | head -0`."""
     reader, writer = os.pipe()
@@ -294,7 +295,7 @@ def test_no_color_means_no_escape_codes(trace: Path) -> None:
     assert ESCAPE not in out
 
 
-@pytest.mark.parametrize("form", ["table", "json", "md", "svg"])
+@pytest.mark.parametrize("form", ["table", "json", "md", "svg", "html", "perfetto"])
 @pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}, {"TERM": "xterm-256color"}], ids=str)
 def test_what_is_no_terminal_sees_no_escape_codes(form: str, env: dict[str, str], trace: Path) -> None:
     done = sublight("explain", str(trace), "--format", form, **env)
@@ -312,7 +313,7 @@ def test_a_table_that_is_no_terminals_is_80_columns_wide(which: str, trace: Path
     assert max(len(line) for line in done.stdout.splitlines()) > 60
 
 
-@pytest.mark.parametrize("form", ["table", "json", "md", "svg"])
+@pytest.mark.parametrize("form", ["table", "json", "md", "svg", "html", "perfetto"])
 def test_a_terminal_without_unicode(form: str, trace: Path) -> None:
     done = sublight("explain", str(trace), "--format", form, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")

@@ -206,11 +206,11 @@ def test_what_later_readings_add_is_shown(tmp_path: Path) -> None:
 
     @dataclass(frozen=True)
     class More(Explained):
-        what_ifs: tuple[Change, ...] = ()
+        what_ifs: tuple[Change, ...] = ()  # type: ignore[assignment]   # a stand-in with other fields
 
     explanation = explain(read(step_of_kernels(("k",)).write(tmp_path / "trace.json")))
     one = explanation.devices[0]
-    more = More(one.view, one.findings, (Change("gemm=<2x>", 1_500_000, 0.021),))
+    more = More(one.view, one.findings, what_ifs=(Change("gemm=<2x>", 1_500_000, 0.021),))
     text = html(replace(explanation, devices=(more,)))
     assert "What if" in Page(text).inside["h3"]
     assert all(word in "".join(Page(text).text) for word in ("gemm=<2x>", "1.500 ms", "2.1 %"))

@@ -23,7 +23,7 @@ from kineto import Kineto
 
 from sublight.cli import main
 
-FORMATS = ("table", "json", "md", "svg")
+FORMATS = ("table", "json", "md", "svg", "html", "perfetto")
 SHAPES = (
     "hf_{}", "ghp_{}", "AKIA{}", "sk-proj-{}", "/home/{}/run", "{}.cluster.example", "python train.py --key={}",
     "WANDB_API_KEY={}", "user {}", "{}", "eyJhbGciOi.{}.sig", "https://u:{}@host/path?q=1",

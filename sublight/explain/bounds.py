@@ -49,7 +49,7 @@ class CallRow:
     count: int
     owned_ns: int
     bound_ns: int
-    streamed_ns: int                     # its bytes once through memory at the sheet's rate: no bound, since L2 may hold them
+    streamed_ns: int                     # its bytes at the memory's rate: no bound, since L2 may hold them
     limiter: str
     inferred: bool
 

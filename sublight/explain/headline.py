@@ -63,7 +63,8 @@ def _idle(view: View) -> str:
 
 def _slowed(view: View) -> str:
     """Recording stacks or shapes makes the host slow, and the device idle: said where idle time is."""
-    return " (recorded with " + " and ".join(recorded_extras(view)) + ", which inflates it)" if recorded_extras(view) else ""
+    extras = recorded_extras(view)
+    return f" (recorded with {' and '.join(extras)}, which inflates it)" if extras else ""
 
 
 def _lost(view: View) -> str | None:

@@ -24,7 +24,7 @@ def refusals(
     others = sorted(c for c in trace.quality.ignored if c in OTHER_DEVICES)
     if links is None and others:
         out.append(Refusal(
-            "device time", f"the file's device activity is of a kind that this version does not read ({', '.join(others)})",
+            "device time", f"this version does not read the file's kind of device activity ({', '.join(others)})",
             "nothing else: only the host's side is accounted for",
         ))
     elif links is None:

@@ -27,8 +27,8 @@ KEPT = frozenset(DEVICE_KINDS) | CALL_KINDS | OP_KINDS | ANNOTATION_KINDS | OVER
 # Read, counted, and not needed for time accounting.
 KNOWN_IGNORED = frozenset({
     "python_function", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu", "gpu_user_annotation", "Trace",
-    "cpu_instant_event", "forward_backward", "cuda_sync", "cuda_event", "mtia_ccp_events", "mtia_runtime", "xpu_runtime",
-    "privateuse1_runtime", "hpu_op", "collective_comm",
+    "cpu_instant_event", "forward_backward", "cuda_sync", "cuda_event", "mtia_ccp_events", "mtia_runtime",
+    "xpu_runtime", "privateuse1_runtime", "hpu_op", "collective_comm",
 })
 PHASES = {"M": "metadata", "i": "instant", "I": "instant", "s": "flow", "f": "flow", "t": "flow", "C": "counter",
           "B": "begin/end", "E": "begin/end", "b": "begin/end", "e": "begin/end", "n": "begin/end"}

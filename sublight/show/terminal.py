@@ -38,8 +38,8 @@ def print_explanation(explanation: Explanation, console: Console, *, behind: boo
     if len(devices) > DETAILED:
         console.print(_overview(explanation))
         longest = max(devices, key=lambda d: d.view.budget.window_ns)
-        console.print(f"In full below: rank {longest.view.trace.rank}, {longest.view.device_label}, whose window is the "
-                      "longest. All of them: --format json.", style="dim")
+        console.print(f"In full below: rank {longest.view.trace.rank}, {longest.view.device_label}, whose window is "
+                      "the longest. All of them: --format json.", style="dim")
         devices = (longest,)
     if explanation.ranks is not None:
         _ranks(explanation, explanation.ranks, console)
@@ -57,12 +57,12 @@ def _ranks(explanation: Explanation, ranks: Ranks, console: Console) -> None:
     if ranks.refused:
         console.print(_indented(f"Cannot tell waiting across ranks: {ranks.refused}.", "dim", 0))
     elif ranks.residual is not None:
-        table = _table(f"waiting and transfer, from {number(ranks.counted, 'matched collective')} (clocks aligned; their "
-                       f"ends agree within {ms(ranks.residual.max_ns)})",
+        table = _table(f"waiting and transfer, from {number(ranks.counted, 'matched collective')} (clocks aligned; "
+                       f"their ends agree within {ms(ranks.residual.max_ns)})",
                        "rank", "waiting", "transfer", "came last", "cost the others")
         for s in sorted(ranks.stragglers, key=lambda s: s.member):
-            table.add_row(ranks.labels[s.member], ms(s.waiting_ns), ms(s.transfer_ns), f"{s.last_in} of {s.collectives}",
-                          ms(s.late_ns))
+            table.add_row(ranks.labels[s.member], ms(s.waiting_ns), ms(s.transfer_ns),
+                          f"{s.last_in} of {s.collectives}", ms(s.late_ns))
         console.print(table)
     for finding in explanation.rank_findings:
         gain = f"  ≤ {ms(finding.gain_ns_at_most)}" if finding.gain_ns_at_most else ""
@@ -157,7 +157,8 @@ def _overview(explanation: Explanation) -> Table:
         view, budget = explained.view, explained.view.budget
         first = explained.findings[0] if explained.findings else None
         table.add_row(
-            "–" if view.trace.rank is None else str(view.trace.rank), view.device_label.removeprefix("cpu "), ms(budget.window_ns),
+            "–" if view.trace.rank is None else str(view.trace.rank), view.device_label.removeprefix("cpu "),
+            ms(budget.window_ns),
             percent(view.share(budget.group_ns("compute"))), percent(view.share(budget.communication.exposed_ns)),
             percent(view.share(budget.idle_ns)), f"{first.code} {first.title}" if first else "–",
         )
@@ -207,9 +208,9 @@ def _behind(explained: Explained, console: Console) -> None:
 
 def _against_bounds(view: View, bounds: Bounds, console: Console) -> None:
     console.print()
-    table = _table(f"compute against the limits of {bounds.device_key} (known for {percent(bounds.known_share)} of kernel "
-                   f"time, inferred included {percent(bounds.inferred_share)})", "category", "time", "at bound", "above",
-                   "bound unknown")
+    table = _table(f"compute against the limits of {bounds.device_key} (known for {percent(bounds.known_share)} of "
+                   f"kernel time, inferred included {percent(bounds.inferred_share)})",
+                   "category", "time", "at bound", "above", "bound unknown")
     for p in sorted(bounds.parts, key=lambda p: -(p.at_bound_ns + p.above_ns + p.unknown_ns))[:MOST_FAMILIES]:
         table.add_row(p.name, ms(p.at_bound_ns + p.above_ns + p.unknown_ns), ms(p.at_bound_ns), ms(p.above_ns),
                       ms(p.unknown_ns))

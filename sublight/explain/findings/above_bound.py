@@ -24,8 +24,8 @@ def find(view: View) -> Iterable[Finding]:
         return
     yield Finding(
         CODE, TITLE,
-        f"{of_window(view, above)} is spent above the bound by operators that take more than twice as long as the device "
-        "needs for their arithmetic or for streaming their bytes",
+        f"{of_window(view, above)} is spent above the bound by operators that take more than twice as long as the "
+        "device needs for their arithmetic or for streaming their bytes",
         tuple(f"{row.name} ({cut(row.ops, 48)}): {ms(row.owned_ns)} in {number(row.count, 'call')}; bound "
               f"{ms(row.bound_ns)} ({row.limiter}), bytes streamed from memory {ms(row.streamed_ns)}"
               f"{'; inferred' if row.inferred else ''}" for row in far[:5]),

@@ -36,8 +36,8 @@ def find(view: View) -> Iterable[Finding]:
         mine = rows[calls.name[rows] == i]
         on_host = ms(int(calls.dur_ns[mine].sum()))
         evidence.append(f"{view.trace.names[i]}: {number(len(mine), 'call')}, {on_host} on the host")
-    evidence.insert(0, f"{ms(blocked)} idle inside such calls, {ms(behind)} launch-starved after them until the host was "
-                    "ahead of the device again")
+    evidence.insert(0, f"{ms(blocked)} idle inside such calls, {ms(behind)} launch-starved after them until the host "
+                    "was ahead of the device again")
     yield Finding(
         CODE, TITLE,
         f"the device idles for {of_window(view, blocked)} in calls that make the host wait, and for {ms(behind)} "

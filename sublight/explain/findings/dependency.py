@@ -24,7 +24,8 @@ def find(view: View) -> Iterable[Finding]:
     gaps = ends - starts
     evidence = [f"{number(len(gaps), 'stretch')}, median {ms(float(np.median(gaps)))}, longest {ms(int(gaps.max()))}"]
     if view.links.graph_launches:
-        evidence.append(f"{number(view.links.graph_launches, 'CUDA-graph launch')}: gaps inside a replay are counted here")
+        launches = number(view.links.graph_launches, "CUDA-graph launch")
+        evidence.append(f"{launches}: gaps inside a replay are counted here")
     if int(gaps.max()) > stalled // 2:
         evidence.append(f"one stretch makes up {percent(int(gaps.max()) / stalled)} of it: a first replay, "
                         "a lazy load, or work that the file does not show?")

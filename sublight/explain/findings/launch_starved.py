@@ -31,7 +31,7 @@ def find(view: View) -> Iterable[Finding]:
     if calling > SMALLEST_SHARE * starved:
         evidence.append(f"{ms(calling)} of it passes inside the launch calls themselves (lazy loading, a full queue)")
     if after > NOTABLE * starved:
-        evidence.append(f"{ms(after)} of it passes after the launch call had returned: something else held the work back")
+        evidence.append(f"{ms(after)} of it passes after the launch call had returned: something else held it back")
     recorder = _while_recording(view, starts, ends)
     if recorder:
         evidence.append(f"{ms(recorder)} of it coincides with the profiler's own work (buffers, lazy loading)")

@@ -30,8 +30,8 @@ def find(view: View) -> Iterable[Finding]:
         evidence.append(f"the device works during {percent(view.share(view.budget.busy_ns))} of the window: "
                         "start-up, teardown or waiting for requests")
     if view.links is not None and view.links.captured_launches > view.links.launches:
-        evidence.append(f"{view.links.captured_launches} launches were recorded into CUDA graphs, which runs nothing: a "
-                        "recording of graph capture")
+        evidence.append(f"{view.links.captured_launches} launches were recorded into CUDA graphs, which runs nothing: "
+                        "a recording of graph capture")
     if not evidence:
         return
     yield Finding(

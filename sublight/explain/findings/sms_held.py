@@ -51,8 +51,8 @@ def find(view: View) -> Iterable[Finding]:
                 f"{of_window(view, hidden)} of compute"]
     sized = [r for r in gemms if r.grid_blocks == sms - held]
     if sized:
-        evidence.append(f"{number(sum(r.count for r in sized), 'GEMM run')} with a grid of {sms - held} = {sms} - {held}: they "
-                        "were sized for the SMs that are left")
+        runs = number(sum(r.count for r in sized), "GEMM run")
+        evidence.append(f"{runs} with a grid of {sms - held} = {sms} - {held}: they were sized for the SMs that are left")
     elif (beside := compute_beside(view)) is not None:
         evidence.append(f"the longest compute kernel, {cut(beside.short, 50)}, has a grid of {beside.grid_blocks}")
     yield Finding(
@@ -60,7 +60,8 @@ def find(view: View) -> Iterable[Finding]:
         f"communication holds {held} of {sms} {units(view)} while it is hidden: that costs the compute beside it up to "
         f"{of_window(view, gain)}",
         tuple(evidence),
-        f"Give communication fewer {units(view)} ({SETTINGS['amd' if view.amd else 'nvidia']}), as long as it stays hidden",
+        f"Give communication fewer {units(view)} ({SETTINGS['amd' if view.amd else 'nvidia']}), as long as it stays "
+        "hidden",
         "medium", gain,
         ("an upper limit for kernels that the SMs limit; those that memory limits gain nothing",
          "a block is taken to hold one whole SM"),

@@ -33,6 +33,6 @@ def find(view: View) -> Iterable[Finding]:
         (f"exposed: {of_window(view, exposed)}; the rest is beside compute and holds SMs", *top(rows)),
         "Compare when the ranks arrive: uneven experts, uneven sequence lengths or a slow rank make the others wait",
         "high", gain,
-        ("an upper limit: all exposed communication, which may stand behind the waiting, and the SMs that hidden waiting "
-         "holds", "one rank shows that it waits, not for whom: read the same steps of all ranks",),
+        ("an upper limit: all exposed communication, which may stand behind the waiting, and the SMs that hidden "
+         "waiting holds", "one rank shows that it waits, not for whom: read the same steps of all ranks",),
     )
