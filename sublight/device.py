@@ -101,9 +101,9 @@ def _patterns() -> tuple[tuple[Device, re.Pattern[str]], ...]:
 
 
 def find(info: DeviceInfo) -> Device | None:
-    """The catalog's entry for a device of a trace: name, memory and SM count must all agree, so that an H100 PCIe
-    (114 SMs) is not taken for an SXM (132), nor a MIG slice for the whole. None where no entry agrees or the file says
-    too little."""
+    """The catalog's entry for a device of a trace: the name must match, and memory and SM count must agree where the
+    file says them, so that an H100 PCIe (114 SMs) is not taken for an SXM (132), nor a MIG slice for the whole. None
+    where no entry agrees, or several do."""
     if not info.name or SLICE.search(info.name):
         return None
     fitting = [

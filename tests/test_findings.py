@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto import Kineto
 from strategies import span, traces
+from test_bound_findings import chain, far_above, slow_format, sm_tax, unfilled_wave, unfused_attention
 
 from sublight.errors import InputError
 from sublight.explain import Explained, explain
@@ -211,6 +212,12 @@ PLANTED = (
     Planted("SL205", host_stall, 2_000, 9_000, 9_000, "9.0 µs (9.0 % of the window) between aten::mm and"),
     Planted("SL206", late_start, 1_000, 7_000, 7_000, "7.0 µs (7.0 % of the window) before work that"),
     Planted("SL301", memory_bound, 10_000, 25_000, 25_000, "25.0 µs (25.0 % of the window)"),
+    Planted("SL302", far_above, 2_000, 3_000, 3_000, "3.0 µs (3.0 % of the window) is spent above the bound"),
+    Planted("SL303", unfilled_wave, 8_250, 10_000, 2_424, "24.2 % of their time has no tile"),
+    Planted("SL304", slow_format, 5_000, 6_000, 3_000, "6.0 µs (6.0 % of the window)"),
+    Planted("SL305", unfused_attention, 1_062, 1_800, 1_738, "1.8 µs (1.8 % of the window) goes to attention"),
+    Planted("SL306", chain, 1_007, 1_800, 1_793, "1.8 µs (1.8 % of the window) goes to 1 chain"),
+    Planted("SL307", sm_tax, 3_350, 6_000, None, "bound on all 132 SMs: 5.0 µs; on the 112 left: 5.9 µs"),
 )
 each_planted = pytest.mark.parametrize("fault", PLANTED, ids=[fault.code for fault in PLANTED])
 
@@ -415,7 +422,7 @@ def test_sl201_says_how_much_passes_inside_the_launch_call_and_after_it_returned
     assert (finding.code, finding.gain_ns_at_most) == ("SL201", 40_000)
     assert finding.evidence[2:] == (
         "10.0 µs of it passes inside the launch calls themselves (lazy loading, a full queue)",
-        "10.0 µs of it passes after the launch call had returned: something else held the work back",
+        "10.0 µs of it passes after the launch call had returned: something else held it back",
     )
 
 

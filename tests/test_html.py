@@ -106,7 +106,7 @@ def ranks(folder: Path, count: int) -> Explanation:
 
 def test_sections_in_order(plain: str) -> None:
     assert [h.split(" ")[0] for h in Page(plain).inside["h3"]] == [
-        "Where", "Timeline", "Findings", "What", "Kernels", "Steps", "The"]
+        "Where", "Timeline", "Findings", "What", "Replay", "What", "Kernels", "Steps", "The"]
 
 
 def test_bars_sum_to_the_window_and_each_begins_where_the_last_ended(plain: str) -> None:
@@ -148,7 +148,7 @@ def test_every_picture_has_its_table(plain: str) -> None:
     page = Page(plain)
     labels = [a.get("aria-label") for tag, a in page.elements if tag == "table"]
     assert labels == ["Where the window went", "Longest stretches without compute", "Refused verdicts",
-                      "Kernels and copies", "Steps"]
+                      "Replay of the dependencies", "What if", "Kernels and copies", "Steps"]
 
 
 def test_nothing_is_loaded_from_anywhere(hostile: str, plain: str) -> None:

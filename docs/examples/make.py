@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ ADD = (
     "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
 )
 CAST = "void transformer_engine::cast_transpose<__nv_bfloat16, __nv_fp8_e4m3>(int)"
+PRODUCT, TF32 = "cublas_gemm_kernel", "sm80_xmma_gemm_tf32f32"      # names that tell no tile
+SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, c10::BFloat16>"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 NOTIFY = "void deep_ep::internode::notify_dispatch<false, 8>(int const*)"
 DISPATCH = "void deep_ep::internode::dispatch<false, 8, false, 8>(int4*, float*)"
@@ -42,6 +45,17 @@ class Page:
                blocks: int = 132, linked: bool = True, **more: Any) -> None:
         launch = self._launch(at) if linked else None
         self.trace.kernel(name, ns(start), ns(end), stream=stream, grid=(blocks, 1, 1), launch=launch, **more)
+
+    def call(self, op: str, name: str, start: float, end: float, *dims: list[int], form: str = "c10::BFloat16",
+             blocks: int | tuple[int, int, int] = 132) -> None:
+        """An operator with recorded arguments, and its kernel. Arguments without sizes are numbers."""
+        at, self._launched = self._launched, self._launched + 10
+        types = [form if d else "Scalar" for d in dims]
+        strides = [[prod(d[i + 1:]) for i in range(len(d))] for d in dims]
+        recorded: dict[str, Any] = {"Input type": types, "Input Strides": strides, "Concrete Inputs": [""] * len(dims)}
+        called = self.trace.op(op, ns(at), ns(at + 8), dims=dims, **recorded)
+        self.trace.kernel(name, ns(start), ns(end), stream=COMPUTE, launch=(ns(at + 2), ns(at + 6)), op=called,
+                          grid=(blocks, 1, 1) if isinstance(blocks, int) else blocks)
 
     def copy(self, kind: str, start: float, end: float, *, nbytes: int) -> None:
         self.trace.memcpy(kind, ns(start), ns(end), nbytes=nbytes, launch=self._launch(None))
@@ -173,6 +187,69 @@ def memory_bound() -> Page:
     page.kernel(GEMM, 0, 6_000)
     page.kernel(CAST, 6_000, 8_500)
     page.kernel(ADD, 8_500, 10_000)
+    return page
+
+
+def above_bound() -> Page:
+    """   ├─ gemm of 4096³ 0–2000 ─┤├─ gemm of unknown sizes 2000–10000 ─┤   """
+    page = Page()
+    page.step(1, -950, -800)
+    page.call("aten::mm", PRODUCT, 0, 2_000, [4_096, 4_096], [4_096, 4_096])
+    page.kernel(PRODUCT, 2_000, 10_000)
+    return page
+
+
+def unfilled_waves() -> Page:
+    """   ├─ gemm of 20 x 10 tiles 0–2000 ─┤├─ gemm of unknown sizes 2000–10000 ─┤   """
+    page = Page()
+    page.step(1, -950, -800)
+    page.call("aten::mm", GEMM, 0, 2_000, [3_840, 89_600], [89_600, 1_920], blocks=(20, 10, 1))
+    page.kernel(PRODUCT, 2_000, 10_000)
+    return page
+
+
+def slow_format() -> Page:
+    """   ├─ fp32 gemm of 8192³ 0–3000 ─┤├─ gemm of unknown sizes 3000–10000 ─┤   """
+    page = Page()
+    page.step(1, -950, -800)
+    page.call("aten::mm", TF32, 0, 3_000, [8_192, 8_192], [8_192, 8_192], form="float")
+    page.kernel(PRODUCT, 3_000, 10_000)
+    return page
+
+
+def unfused_attention() -> Page:
+    """Twice   ├─ bmm 250 ─┤├─ softmax 500 ─┤├─ bmm 250 ─┤   then a gemm of unknown sizes 2000–10000"""
+    page = Page()
+    page.step(1, -950, -800)
+    q, k, scores, v = [64, 2_048, 128], [64, 128, 2_048], [64, 2_048, 2_048], [64, 2_048, 128]
+    for at in (0, 1_000):
+        page.call("aten::bmm", PRODUCT, at, at + 250, q, k)
+        page.call("aten::_softmax", SOFTMAX, at + 250, at + 750, scores, [], [])
+        page.call("aten::bmm", PRODUCT, at + 750, at + 1_000, scores, v)
+    page.kernel(PRODUCT, 2_000, 10_000)
+    return page
+
+
+def fusable_chain() -> Page:
+    """   ├─ mul 600 ─┤├─ add 600 ─┤├─ gelu 400 ─┤├─ gemm of unknown sizes 1600–10000 ─┤   of 2²⁸ elements"""
+    page = Page()
+    page.step(1, -950, -800)
+    x = [1 << 28]
+    page.call("aten::mul", ADD, 0, 600, x, x)
+    page.call("aten::add", ADD, 600, 1_200, x, x, [])
+    page.call("aten::gelu", ADD, 1_200, 1_600, x)
+    page.kernel(PRODUCT, 1_600, 10_000)
+    return page
+
+
+def sm_tax() -> Page:
+    """   compute  ├─ gemm 0–6000, 112 blocks ─┤├─ gemm of unknown sizes 6000–10000 ─┤
+          comm.    ├─ dispatch 0–6000, 20 blocks ─┤                                      """
+    page = Page()
+    page.step(1, -950, -800)
+    page.call("aten::mm", PRODUCT, 0, 6_000, [4_096, 160_000], [160_000, 4_096], blocks=112)
+    page.kernel(DISPATCH, 0, 6_000, stream=COMM, blocks=20)
+    page.kernel(PRODUCT, 6_000, 10_000)
     return page
 
 
@@ -315,7 +392,8 @@ def clocks_rank1() -> Page:
 
 TRACES: tuple[Callable[[], Page], ...] = (
     exposed, exposed_rank1, exposed_rank2, sms_held, waiting, starved, blocked, dependency, short_kernels,
-    host_copies, unclassified, memory_bound, graphs, incomplete, no_steady_step, host_stall, idle,
+    host_copies, unclassified, memory_bound, above_bound, unfilled_waves, slow_format, unfused_attention,
+    fusable_chain, sm_tax, graphs, incomplete, no_steady_step, host_stall, idle,
     late_rank0, late_rank1, late_rank2, uneven_rank0, uneven_rank1, uneven_rank2, clocks_rank0, clocks_rank1,
 )
 

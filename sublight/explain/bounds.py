@@ -65,6 +65,9 @@ class Bounds:
     inferred_share: float                # with inferred bounds
     faster_than_bound: tuple[str, ...]   # calls measured below their bound by more than a clock tick: our error
     of_activity_ns: I64                  # per activity of the trace: its share of its call's bound, -1 where unknown
+    owned_ns: I64                        # per activity of the trace: what it owns of the window
+    joined: OpCalls                      # the operator calls behind all this
+    limits: Limits
 
 
 def owned_ns(trace: Trace, line: Timeline, device: int, part: I32, windows: Sequence[tuple[int, int]]) -> I64:
@@ -121,7 +124,8 @@ def bounds(
         device_key=device_key, parts=tuple(rows), calls=_call_rows(joined, limits, owned, bound_ns, part, in_window),
         known_share=int(a.dur_ns[in_window & joined.known()].sum()) / spent if spent else 0.0,
         inferred_share=int(a.dur_ns[in_window & joined.bounded()].sum()) / spent if spent else 0.0,
-        faster_than_bound=tuple(_faster(trace, joined, clock)), of_activity_ns=charged,
+        faster_than_bound=tuple(_faster(trace, joined, clock)), of_activity_ns=charged, owned_ns=owned, joined=joined,
+        limits=limits,
     )
 
 

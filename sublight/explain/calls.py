@@ -111,16 +111,14 @@ def _parents(trace: Trace) -> I32:
     parent = np.full(len(o.ts_ns), -1, np.int32)
     for thread in present(o.thread):
         mine = np.flatnonzero(o.thread == thread)
-        ends = o.end_ns[mine].tolist()
-        open_ones: list[int] = []        # positions in `mine`
-        above = []
-        for i, (start, end) in enumerate(zip(o.ts_ns[mine].tolist(), ends, strict=True)):
-            while open_ones and (ends[open_ones[-1]] < start or ends[open_ones[-1]] < end):
-                open_ones.pop()
-            above.append(open_ones[-1] if open_ones else -1)
-            open_ones.append(i)
-        at = np.array(above, np.int64)
-        parent[mine] = np.where(at >= 0, mine[at], -1)
+        ends = np.append(o.end_ns[mine], np.iinfo(np.int64).max)         # the last stands for "nobody", at index -1
+        # The nearest one before that ends no earlier. All between an operator and its candidate end before it, so that
+        # a candidate that ends too early hands over its own.
+        above = np.arange(-1, len(mine))
+        while (early := np.flatnonzero(ends[above[:-1]] < ends[:-1])).size:
+            above[early] = above[above[early]]
+        above = above[:-1]
+        parent[mine] = np.where(above >= 0, mine[above], -1)
     return parent
 
 

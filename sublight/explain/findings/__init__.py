@@ -13,6 +13,8 @@ from sublight.explain.findings import (
     blocking_sync,
     dependency,
     exposed_communication,
+    fusable_chains,
+    gemm_waves,
     graph_blindness,
     host_copies,
     host_stall,
@@ -21,8 +23,11 @@ from sublight.explain.findings import (
     memory_bound,
     no_steady_step,
     short_kernels,
+    slow_format,
+    sm_tax,
     sms_held,
     unclassified,
+    unfused_attention,
     waiting,
 )
 from sublight.explain.view import View
@@ -44,5 +49,5 @@ FINDINGS: tuple[FindingModule, ...] = (
     incomplete_trace, graph_blindness, unclassified, no_steady_step,
     exposed_communication, sms_held, waiting,
     launch_starved, blocking_sync, short_kernels, host_copies, host_stall, dependency,
-    memory_bound, above_bound,
+    memory_bound, above_bound, gemm_waves, slow_format, unfused_attention, fusable_chains, sm_tax,
 )

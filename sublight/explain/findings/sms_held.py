@@ -52,7 +52,7 @@ def find(view: View) -> Iterable[Finding]:
     sized = [r for r in gemms if r.grid_blocks == sms - held]
     if sized:
         runs = number(sum(r.count for r in sized), "GEMM run")
-        evidence.append(f"{runs} with a grid of {sms - held} = {sms} - {held}: they were sized for the SMs that are left")
+        evidence.append(f"{runs} with a grid of {sms - held} = {sms} - {held}: sized for the SMs that are left")
     elif (beside := compute_beside(view)) is not None:
         evidence.append(f"the longest compute kernel, {cut(beside.short, 50)}, has a grid of {beside.grid_blocks}")
     yield Finding(
