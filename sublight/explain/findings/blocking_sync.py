@@ -11,6 +11,7 @@ from sublight.explain.links import calls_matching
 from sublight.explain.view import View, inside
 from sublight.explain.words import ms, number, of_window, recording_caveats
 from sublight.finding import Finding
+from sublight.trace import I64
 
 CODE, TITLE = "SL202", "blocking synchronisation"
 SMALLEST_SHARE = 0.005
@@ -46,8 +47,19 @@ def find(view: View) -> Iterable[Finding]:
         "Look for .item(), .cpu(), nonzero, print or a shape that depends on data; move it out of the step, make the "
         "copy asynchronous from pinned memory, or read it a step later. Where the time after the call is long, look at "
         "the Python there",
-        "high" if behind < 10 * blocked else "medium", blocked + behind, recording_caveats(view),
+        "high" if behind < 10 * blocked else "medium", _gain(view, rows, blocked), recording_caveats(view),
     )
+
+
+def _gain(view: View, calls: I64, blocked: int) -> int:
+    """What the window would lose at most without these calls: no more than the host spent in them, and no more than all
+    that was idle in them and launch-starved after the first of them."""
+    on_host = int(inside(view.trace.calls.ts_ns[calls], view.trace.calls.end_ns[calls], view.windows).sum())
+    line = view.timeline
+    inside_ns = inside(line.edges_ns[:-1], line.edges_ns[1:], view.windows)
+    first = int(np.flatnonzero((line.owner == PART_INDEX[BLOCKED]) & (inside_ns > 0))[0])
+    late = line.owner[first:] == PART_INDEX[STARVED]
+    return min(max(on_host, blocked), blocked + int(inside_ns[first:][late].sum()))
 
 
 def _until_ahead(view: View) -> int:
