@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sublight.device import DeviceInfo
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    I64 = NDArray[np.int64]
+    I32 = NDArray[np.int32]
+    B = NDArray[np.bool_]
+else:                                          # importing numpy.typing costs as much as a small trace
+    I64 = I32 = B = np.ndarray
 
 KERNEL, MEMCPY, MEMSET = 0, 1, 2               # Activities.kind
 NO_ID = np.int64(-(1 << 62))                   # an id column's "the file does not say"

@@ -47,12 +47,15 @@ class Page:
         self.trace.kernel(name, ns(start), ns(end), stream=stream, grid=(blocks, 1, 1), launch=launch, **more)
 
     def call(self, op: str, name: str, start: float, end: float, *dims: list[int], form: str = "c10::BFloat16",
-             blocks: int | tuple[int, int, int] = 132) -> None:
+             blocks: int | tuple[int, int, int] = 132, strided: bool = True) -> None:
         """An operator with recorded arguments, and its kernel. Arguments without sizes are numbers."""
         at, self._launched = self._launched, self._launched + 10
         types = [form if d else "Scalar" for d in dims]
         strides = [[prod(d[i + 1:]) for i in range(len(d))] for d in dims]
-        recorded: dict[str, Any] = {"Input type": types, "Input Strides": strides, "Concrete Inputs": [""] * len(dims)}
+        recorded: dict[str, Any] = {"Input type": types}
+        if strided:
+            recorded["Input Strides"] = strides
+        recorded["Concrete Inputs"] = [""] * len(dims)
         called = self.trace.op(op, ns(at), ns(at + 8), dims=dims, **recorded)
         self.trace.kernel(name, ns(start), ns(end), stream=COMPUTE, launch=(ns(at + 2), ns(at + 6)), op=called,
                           grid=(blocks, 1, 1) if isinstance(blocks, int) else blocks)
@@ -196,6 +199,21 @@ def above_bound() -> Page:
     page.step(1, -950, -800)
     page.call("aten::mm", PRODUCT, 0, 2_000, [4_096, 4_096], [4_096, 4_096])
     page.kernel(PRODUCT, 2_000, 10_000)
+    return page
+
+
+def bounds() -> Page:
+    """   ├─ mm 0–200 ─┤├─ gelu –600 ─┤├─ add –630 ─┤├─ mm –760 ─┤├─ gemm of unknown sizes –1000 ─┤
+
+    gelu: 2²⁸ elements. add: 2²², within the L2. The second mm is half as wide, and its strides were not recorded."""
+    page = Page()
+    page.step(1, -950, -800)
+    square, half, large, small = [4_096, 4_096], [4_096, 2_048], [1 << 28], [1 << 22]
+    page.call("aten::mm", PRODUCT, 0, 200, square, square)
+    page.call("aten::gelu", ADD, 200, 600, large)
+    page.call("aten::add", ADD, 600, 630, small, small, [])
+    page.call("aten::mm", PRODUCT, 630, 760, square, half, strided=False)
+    page.kernel(PRODUCT, 760, 1_000)
     return page
 
 
@@ -392,7 +410,7 @@ def clocks_rank1() -> Page:
 
 TRACES: tuple[Callable[[], Page], ...] = (
     exposed, exposed_rank1, exposed_rank2, sms_held, waiting, starved, blocked, dependency, short_kernels,
-    host_copies, unclassified, memory_bound, above_bound, unfilled_waves, slow_format, unfused_attention,
+    host_copies, unclassified, memory_bound, above_bound, bounds, unfilled_waves, slow_format, unfused_attention,
     fusable_chain, sm_tax, graphs, incomplete, no_steady_step, host_stall, idle,
     late_rank0, late_rank1, late_rank2, uneven_rank0, uneven_rank1, uneven_rank2, clocks_rank0, clocks_rank1,
 )

@@ -42,13 +42,14 @@ def run(options: argparse.Namespace) -> int:
     from sublight.explain import explain
     from sublight.explain.whatif import parse
     from sublight.explain.window import Window
+    from sublight.observe.kineto import no_garbage_collection
     from sublight.observe.read import read_all
 
     window = Window.parse(options.window)
     for text in options.whatif or ():
         parse(text)
     since = time.process_time()
-    with output.progress() as report:
+    with output.progress() as report, no_garbage_collection():
         traces = read_all(options.trace, progress=report)
         explanation = explain(traces, window=window, device=device, what_ifs=options.whatif)
     output.say_speed(sum(t.quality.events for t in traces), sum(t.quality.text_bytes for t in traces), since)

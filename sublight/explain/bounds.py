@@ -190,11 +190,16 @@ def said(op: Op) -> str:
 def _faster(trace: Trace, joined: OpCalls, clock_ns: int) -> list[str]:
     """Calls that were measured below their bound by more than one tick of the file's clock a kernel: an error in our
     work or in our catalog."""
-    ts, end = trace.activities.ts_ns.tolist(), trace.activities.end_ns.tolist()
-    out = []
-    for call in joined.calls:
-        if call.bound is not None:
-            measured = max(end[i] for i in call.activities) - min(ts[i] for i in call.activities)
-            if measured + clock_ns * len(call.activities) < math.floor(call.bound.seconds * 1e9):
-                out.append(f"{call.name}: {measured} ns measured, {call.bound.seconds * 1e9:.0f} ns at least")
-    return out
+    a = trace.activities
+    mine = np.flatnonzero(joined.of_activity >= 0)
+    call = joined.of_activity[mine]
+    first = np.full(len(joined.calls) + 1, np.iinfo(np.int64).max)
+    last = np.full(len(joined.calls) + 1, np.iinfo(np.int64).min)
+    np.minimum.at(first, call, a.ts_ns[mine])
+    np.maximum.at(last, call, a.end_ns[mine])
+    ticks = clock_ns * np.bincount(call, minlength=len(first))
+    least = np.array([*(math.floor(c.bound.seconds * 1e9) if c.bound else -1 for c in joined.calls), -1])
+    return [
+        f"{joined.calls[i].name}: {last[i] - first[i]} ns measured, {least[i]} ns at least"
+        for i in np.flatnonzero((least >= 0) & (last - first + ticks < least)).tolist()
+    ]

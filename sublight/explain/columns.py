@@ -4,11 +4,9 @@ ids and time stamps it beats numpy's hashing by ten times."""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sublight.trace import I32, I64, NO_ID
-
-B = NDArray[np.bool_]
+from sublight.trace import B as B
 
 
 def distinct(values: I64) -> I64:

@@ -31,10 +31,11 @@ class OwnedCalls:
 
     def calls(self) -> Iterator[tuple[OpCall, int]]:
         """Calls that own time of the window, with that time in ns, in the order of their first activity."""
-        total = np.zeros(len(self.joined.calls) + 1, np.int64)       # the last: activities of no call
-        np.add.at(total, self.joined.of_activity, self.owned)
-        for i in np.flatnonzero(total[:-1]).tolist():
-            yield self.joined.calls[i], int(total[i])
+        mine = self.joined.of_activity >= 0
+        total = np.bincount(self.joined.of_activity[mine], weights=self.owned[mine]).astype(np.int64).tolist()
+        for call, ns in zip(self.joined.calls, total, strict=False):         # trailing calls may have no activity
+            if ns:
+                yield call, ns
 
 
 def owned_calls(view: View) -> OwnedCalls | None:

@@ -54,7 +54,7 @@ def read_kineto(path: str, *, progress: Progress | None = None) -> Trace:
     damage, tally = Damage(), Tally()
     decoder = Decoder()
     columns = Columns(decoder.category_of)
-    with _no_garbage_collection():
+    with no_garbage_collection():
         blocks = _watched(open_bytes(path, damage), damage, progress)
         for batch, text in _batches(blocks, decoder, tally, label(path)):
             columns.add(batch, text)
@@ -88,7 +88,7 @@ def _watched(blocks: Iterator[bytes], damage: Damage, progress: Progress | None)
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Reading makes millions of short-lived objects and no cycles: the collector would only walk them."""
     was_on = gc.isenabled()
     gc.disable()

@@ -5,26 +5,22 @@ Compression is told by the first bytes, never by the file's name: servers and pe
 
 from __future__ import annotations
 
-import http.client
 import io
 import struct
 import sys
-import tempfile
-import urllib.error
-import urllib.parse
-import urllib.request
-import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from sublight.errors import InputError
 
+if TYPE_CHECKING:
+    from zipfile import ZipInfo
+
 BLOCK_BYTES = 256 << 10
-HTTP_TIMEOUT_S = 60
 URLS = ("http://", "https://")
 MAX_LAYERS = 3                      # a .zip of a .json.gz is real; a tower of archives is an attack
 
@@ -62,7 +58,7 @@ def label(path: str) -> str:
     if path == "-":
         return "standard input"
     if path.startswith(URLS):
-        path = urllib.parse.urlsplit(path).path
+        path = "/" + path.split("://", 1)[1].split("?", 1)[0].split("#", 1)[0].partition("/")[2]
     return Path(path).name or "input"
 
 
@@ -82,14 +78,10 @@ def _open_raw(path: str) -> IO[bytes]:
     if path == "-":
         return sys.stdin.buffer
     if path.startswith(URLS):
-        try:
-            response: IO[bytes] = urllib.request.urlopen(path, timeout=HTTP_TIMEOUT_S)
-        except urllib.error.HTTPError as e:
-            raise InputError(f"cannot fetch {label(path)}: the server answered {e.code}") from None
-        except (OSError, ValueError, http.client.HTTPException) as e:
-            reason = getattr(e, "reason", e)
-            raise InputError(f"cannot fetch {label(path)}: {type(reason).__name__}") from None
-        return response
+        from sublight.observe.url import open_url
+
+        answer: IO[bytes] = open_url(path, label(path))  # type: ignore[assignment]   # it reads and closes
+        return answer
     file = Path(path)
     if file.is_dir():
         raise InputError(f"{label(path)} is a folder; name the trace files in it")
@@ -105,7 +97,7 @@ def _blocks(raw: IO[bytes], name: str) -> Iterator[bytes]:
     while True:
         try:
             block = raw.read(BLOCK_BYTES)
-        except (OSError, http.client.HTTPException) as e:
+        except OSError as e:
             raise InputError(f"reading {name} stopped: {type(e).__name__}; try again with a whole copy") from None
         if not block:
             return
@@ -197,6 +189,9 @@ def _inflated(inflate: Any, block: bytes, damage: Damage) -> Iterator[bytes]:
 
 def _unzip(blocks: Iterator[bytes], name: str, damage: Damage, layers: int) -> Iterator[bytes]:
     """The one trace in a zip. A zip's index is at its end, so a stream is spooled to a temporary file first."""
+    import tempfile
+    import zipfile
+
     with tempfile.SpooledTemporaryFile(max_size=64 << 20) as spool:
         for block in blocks:
             spool.write(block)
@@ -214,7 +209,7 @@ def _unzip(blocks: Iterator[bytes], name: str, damage: Damage, layers: int) -> I
         yield from _decompressed(_member(spool, traces[0], damage), name, damage, layers)
 
 
-def _member(spool: IO[bytes], member: zipfile.ZipInfo, damage: Damage) -> Iterator[bytes]:
+def _member(spool: IO[bytes], member: ZipInfo, damage: Damage) -> Iterator[bytes]:
     """One file of a zip, up to where it is damaged (zipfile would drop the last block with the checksum)."""
     spool.seek(member.header_offset)
     header = spool.read(LOCAL_HEADER.size)
