@@ -17,12 +17,11 @@ import numpy as np
 from sublight.budget import COMPUTE, PARTS
 from sublight.device import Limits
 from sublight.explain.calls import OpCall, OpCalls, op_calls
-from sublight.explain.columns import B
 from sublight.explain.links import Links
 from sublight.explain.timeline import Timeline
 from sublight.ops.elementwise import Elementwise
 from sublight.ops.op import Op
-from sublight.trace import I32, I64, Trace
+from sublight.trace import I32, I64, B, Trace
 
 FORMATS = ("a", "b", "q", "form", "activations", "weights")
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from sublight.bound import Bound, bound
 from sublight.device import Limits
-from sublight.explain.columns import B, present
+from sublight.explain.columns import present
 from sublight.explain.links import Links, calls_matching
 from sublight.observe.kernel_name import classify
 from sublight.ops.annotation import StepLoad, step_load
@@ -29,7 +29,7 @@ from sublight.ops.context import Context, KernelHint
 from sublight.ops.engine_calls import APART
 from sublight.ops.from_call import has_rule, ops_of_call, strides_recorded
 from sublight.ops.op import Op
-from sublight.trace import I32, I64, KERNEL, MEMCPY, NO_ID, Trace
+from sublight.trace import I32, I64, KERNEL, MEMCPY, NO_ID, B, Trace
 from sublight.work import Work
 
 MOST_NESTED = 8                          # annotations of steps around each other

@@ -18,11 +18,10 @@ import numpy as np
 
 from sublight.budget import COMMUNICATION, PART_INDEX
 from sublight.errors import InputError
-from sublight.explain.columns import B
 from sublight.explain.hostpoints import HostPoints, host_points
 from sublight.explain.joins import Nodes, ended_joins, event_joins, tail_joins
 from sublight.explain.view import View
-from sublight.trace import I32, I64, KERNEL, Trace
+from sublight.trace import I32, I64, KERNEL, B, Trace
 
 LATENCY_AT_MOST_NS = 20_000        # where every launch was early, the smallest latency is no property of launching
 TURNAROUND_AT_MOST_NS = 2_000      # no hardware needs longer between two queued activities of one stream

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sublight.explain.columns import B, present
-from sublight.trace import I32, I64, Trace
+from sublight.explain.columns import present
+from sublight.trace import I32, I64, B, Trace
 
 # An event of another stream lets an activity start within so much of its end. Between two streams it takes 1 to 3 µs
 # (V100 to H800, measured on real traces).

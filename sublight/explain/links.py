@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sublight.explain.columns import B, among, present
-from sublight.trace import I32, I64, KERNEL, NO_ID, Trace
+from sublight.explain.columns import among, present
+from sublight.trace import I32, I64, KERNEL, NO_ID, B, Trace
 
 
 @cache

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from sublight.explain.columns import B, present
+from sublight.explain.columns import present
 from sublight.explain.view import View
 from sublight.observe.kernel_name import classify
-from sublight.trace import I64, KERNEL, Collective, Trace
+from sublight.trace import I64, KERNEL, B, Collective, Trace
 
 SHIFTS_TRIED = 4_000
 SAMPLES = 512                    # of end differences that judge a shift

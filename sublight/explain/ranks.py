@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from sublight.explain.clocks import FAR_APART_NS, Clock, Residual, clocks, residual
-from sublight.explain.columns import B
 from sublight.explain.imbalance import Imbalance, RankRow, compute_of_steps, rank_rows
 from sublight.explain.matching import ENDS_DISAGREE, Matched, match, what
 from sublight.explain.view import View
 from sublight.explain.words import ms, number
-from sublight.trace import I64
+from sublight.trace import I64, B
 
 ENDS_AGREE_NS = 50_000           # what may or may not synchronise is taken for a collective up to this spread of ends
 

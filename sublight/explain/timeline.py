@@ -27,10 +27,10 @@ from sublight.budget import (
     Communication,
     Part,
 )
-from sublight.explain.columns import B, covered, distinct, joined, present
+from sublight.explain.columns import covered, distinct, joined, present
 from sublight.explain.links import Links, calls_matching
 from sublight.observe.kernel_name import classify
-from sublight.trace import I32, I64, KERNEL, Trace
+from sublight.trace import I32, I64, KERNEL, B, Trace
 
 Windows = Sequence[tuple[int, int]]
 FIRST_NOT_COMPUTE = len(COMPUTE)

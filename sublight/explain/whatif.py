@@ -22,14 +22,14 @@ import numpy as np
 
 from sublight.budget import COMMUNICATION, COMPUTE, EXPOSED_COPIES, PART_INDEX
 from sublight.errors import InputError
-from sublight.explain.columns import B, present
+from sublight.explain.columns import present
 from sublight.explain.critical import HOST, critical_path
 from sublight.explain.dependencies import Dependencies, dependencies, is_kernel
 from sublight.explain.play import Change, hide, play
 from sublight.explain.replay import Replay, replay
 from sublight.explain.view import View
 from sublight.explain.words import cut, percent, recording_caveats
-from sublight.trace import I64
+from sublight.trace import I64, B
 
 GROUPS: dict[str, tuple[str, ...]] = (
     {name: (name,) for name in COMPUTE}

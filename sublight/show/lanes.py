@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from sublight.budget import COMMUNICATION, GROUPS, PART_INDEX, PARTS
-from sublight.explain.columns import B
 from sublight.explain.view import View
-from sublight.trace import I32, I64
+from sublight.trace import I32, I64, B
 
 HIDDEN = len(PARTS)                        # key of communication with compute beside it, behind those of PARTS
 KEYS = (*PARTS, "hidden communication")

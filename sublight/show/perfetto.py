@@ -19,11 +19,11 @@ import numpy as np
 from sublight.budget import COMMUNICATION, COMPUTE, GROUPS, PARTS
 from sublight.errors import InputError
 from sublight.explain import Explanation
-from sublight.explain.columns import B, among, present
+from sublight.explain.columns import among, present
 from sublight.explain.steps import marks, union
 from sublight.explain.view import View, inside
 from sublight.show.lanes import stretches
-from sublight.trace import I64, KERNEL, NO_ID, Activities, Calls, Ops, Ranges, Trace
+from sublight.trace import I64, KERNEL, NO_ID, Activities, B, Calls, Ops, Ranges, Trace
 
 MOST_BYTES = 48_000_000                  # Perfetto's page wants less than about 100 MB; mail and issues less than 50
 KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
