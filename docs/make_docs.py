@@ -2,6 +2,7 @@
 
     python docs/make_docs.py                       # fetches the two public traces
     python docs/make_docs.py train.json eager_trace.json.gz
+    python docs/make_docs.py train.json eager_trace.json.gz h100.json.gz folder_of_eight_ranks
     python docs/make_docs.py --examples            # only runs the examples of the pages again
 
 An example is a line `$ command` of a fenced `console` block. It is run in a temporary folder that holds the
@@ -31,8 +32,12 @@ TRAIN_URL = ("https://raw.githubusercontent.com/deepseek-ai/profile-data/"
              "449602428a1b023acb8a505d4f34fef536535db6/train.json")
 EAGER_URL = ("https://raw.githubusercontent.com/AMD-AGI/TraceLens/"
              "171dd74721ca1ec45709e5805b68ae1f65e27811/tests/traces/b200/eager_trace.json.gz")
+# Two more, which are not fetched; without them their place in the README stays as it is.
+QWEN = "https://github.com/AMD-AGI/TraceLens/blob/171dd74/tests/traces/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
+DLRM = "https://github.com/facebookresearch/param/blob/1e115ff/et_replay/tests/inputs/dlrm_kineto.tar.gz"
 BEGIN, END = "<!-- {}: made by docs/make_docs.py -->", "<!-- end -->"
 RUNS = ("sublight", "python")
+WHAT_IFS = ("communication=hidden", "gemm=2x")
 
 # What the peers printed for the two files; the README has the commands and versions.
 PEERS = {
@@ -147,61 +152,132 @@ def local(path: str, name: str, folder: Path) -> str:
     return str(target)
 
 
-def explain(path: str, form: str) -> str:
+def explain(*paths: str, form: str, what_ifs: tuple[str, ...] = ()) -> str:
     """The command's own output in a format."""
-    command = [sys.executable, "-m", "sublight", "explain", path, "--format", form]
+    asked = [word for text in what_ifs for word in ("--whatif", text)]
+    command = [sys.executable, "-m", "sublight", "explain", *paths, "--format", form, *asked]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8")
     if ran.returncode:
         raise SystemExit(ran.stderr.strip())
     return ran.stdout
 
 
+def explained(*paths: str, what_ifs: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The command's JSON."""
+    made: dict[str, Any] = json.loads(explain(*paths, form="json", what_ifs=what_ifs))
+    return made
+
+
+def ms(ns: int) -> str:
+    return f"{ns / 1e6:.3f} ms"
+
+
+def share(ns: float, of_ns: int, decimals: int = 1) -> str:
+    return f"{100 * ns / of_ns:.{decimals}f} %"
+
+
 def first_screen(train: str) -> str:
-    """The verdict, the picture and the table of DeepSeek's training trace."""
-    text = explain(train, "md")
-    verdict = json.loads(explain(train, "json"))["devices"][0]["verdict"]
+    """The verdict, the picture, the table and two what-ifs of DeepSeek's training trace."""
+    text = explain(train, form="md")
+    device = explained(train, what_ifs=WHAT_IFS)["devices"][0]
+    verdict = device["verdict"]
     table = [line for line in text.split("\n") if line.startswith("|")]
     picture = f"![{verdict}]({PICTURE.relative_to(ROOT)})"
     # A finding's line up to the end of its claim; what to do is in the report itself.
     claims = [re.split(r"\. (?=[A-Z])", line)[0].rstrip(".") + "." for line in text.split("\n")
               if line.startswith("- **")]
     summary = "<details><summary>The same as a table, with the findings</summary>"
-    return "\n".join([picture, "", summary, "", *table, "", *claims, "", "</details>"])
+    return "\n".join([picture, "", summary, "", *table, "", *claims, "", "</details>", "", *what_if(device["replay"])])
+
+
+def what_if(played: dict[str, Any]) -> list[str]:
+    """What two changes would save, by the replay."""
+    if played["refused"]:
+        raise SystemExit(f"no what-if for the README: {played['refused']}")
+    rows = [f"| `{w['text']}` | {ms(w['gain_ns_low'])} to {ms(w['gain_ns_high'])} | {w['next_limit']} |"
+            for w in played["what_ifs"]]
+    delays = share(played["unexplained_share"], 1)
+    said = ("What a fix would save, by [replay](docs/replay.md) of the step's dependencies. It misses the measured "
+            f"time by {100 * played['error']:.2f} %; delays without a cause sum to {delays} of it.")
+    return [said, "", "| `--whatif` | saves | then the limit is |", "|:--|--:|:--|", *rows]
+
+
+def ranks(folder: str) -> list[str]:
+    """Who waits for whom among the ranks of DLRM."""
+    told = explained(*sorted(map(str, Path(folder).glob("*.json*"))))["ranks"]
+    if told["refused"]:
+        raise SystemExit(f"no ranks for the README: {told['refused']}")
+    order = {label: i for i, label in enumerate(told["labels"])}
+    rows = sorted(told["stragglers"], key=lambda s: order[s["rank"]])
+    residual = f"{told['residual']['max_ns'] / 1e3:.1f} µs"
+
+    def line(head: str, key: str) -> str:
+        cells = [f"{r[key] / 1e6:.3f}" if key.endswith("_ns") else str(r[key]) for r in rows]
+        return f"| {head} | {' | '.join(cells)} |"
+
+    transfer = " to ".join(dict.fromkeys(f"{f(r['transfer_ns'] for r in rows) / 1e6:.3f}" for f in (min, max)))
+    straggler = next(f for f in told["findings"] if f["code"] == "SL104")
+    return [
+        f"Eight ranks of a DLRM training on V100s ([dlrm_kineto.tar.gz]({DLRM})). Ends of {rows[0]['collectives']} "
+        f"collectives agree within {residual} once the clocks are aligned; so waiting is told from transfer, which "
+        f"takes {transfer} ms a rank. {straggler['code']}: {straggler['claim']}.", "",
+        f"| | {' | '.join(r['rank'] for r in rows)} |", "|:--|" + "--:|" * len(rows), line("waiting, ms", "waiting_ns"),
+        line("came last", "last_in"), line("cost the others, ms", "late_ns"),
+    ]
+
+
+def speed(h100: str) -> str:
+    """How far a forward pass of Qwen1.5 is from the speed of light."""
+    device = explained(h100)["devices"][0]
+    found = device["bounds"]
+    parts = {p["name"]: p for p in found["parts"]}
+    gemm = parts["gemm"]
+    above = sorted((p for p in found["parts"] if p is not gemm), key=lambda p: -p["above_ns"])[:3]
+    owned = sum(gemm[key] for key in ("at_bound_ns", "above_ns", "unknown_ns"))
+    far = next(f for f in device["findings"] if f["code"] == "SL302")
+    others = ", ".join(f"{p['name']} {ms(p['above_ns'])}" for p in above)
+    claim = far["claim"].split(" is spent", 1)[0]
+    return (
+        f"A step of Qwen1.5 0.5B on an H100 ([its trace]({QWEN})): [bounds](docs/bounds.md) are known for "
+        f"{share(found['known_share'], 1)} of kernel time. Of {ms(owned)} of gemm, {share(gemm['at_bound_ns'], owned)} "
+        f"is what an H100 needs at least. Above their bound: {others}. {claim} is spent there by operators that take "
+        "over twice their bound, and over twice what streaming their bytes from memory takes."
+    )
+
+
+def light(h100: str, folder: str) -> str:
+    """Several ranks, and one trace against its bounds."""
+    return "\n".join([*ranks(folder), "", speed(h100)])
 
 
 def comparison(train: str, eager: str) -> str:
     """Our figures beside those that the peers print for the same two files."""
-    t, e = (json.loads(explain(path, "json"))["devices"][0] for path in (train, eager))
-
-    def ms(ns: int) -> str:
-        return f"{ns / 1e6:.3f} ms"
-
-    def share(ns: int, of: dict[str, Any]) -> str:
-        return f"{100 * ns / of['window_ns']:.2f} %"
-
+    t, e = (explained(path)["devices"][0] for path in (train, eager))
     compute = sum(part["ns"] for part in t["parts"] if part["group"] == "compute")
     ours = {
         "train_flight": ("train.json: communication in flight", ms(t["communication"]["union_ns"])),
         "train_exposed": ("train.json: exposed", ms(t["communication"]["exposed_ns"])),
-        "train_compute": ("train.json: compute, of the span", share(compute, t)),
-        "train_idle": ("train.json: idle", share(t["idle_ns"], t)),
+        "train_compute": ("train.json: compute, of the span", share(compute, t["window_ns"], 2)),
+        "train_idle": ("train.json: idle", share(t["idle_ns"], t["window_ns"], 2)),
         "eager_flight": ("eager_trace: communication in flight", ms(e["communication"]["union_ns"])),
         "eager_exposed": ("eager_trace: exposed", ms(e["communication"]["exposed_ns"])),
-        "eager_idle": ("eager_trace: idle", share(e["idle_ns"], e)),
+        "eager_idle": ("eager_trace: idle", share(e["idle_ns"], e["window_ns"], 2)),
     }
     rows = ["| | sublight | HolisticTraceAnalysis 0.5.0 | TraceLens 0.1.0 |", "|:--|--:|--:|--:|"]
     rows += [f"| {label} | {value} | {' | '.join(PEERS[key])} |" for key, (label, value) in ours.items()]
     return "\n".join(rows)
 
 
-def made(train: str, eager: str) -> tuple[dict[str, str], str]:
-    """(text by the name of its place in the README, the picture)."""
+def made(train: str, eager: str, h100: str | None = None, folder: str | None = None) -> tuple[dict[str, str], str]:
+    """(text by the name of its place in the README, the picture). The last place needs the last two."""
     with tempfile.TemporaryDirectory() as name:
         train = local(train, "train.json", Path(name))
         eager = local(eager, "eager_trace.json", Path(name))
         script = "```python\n" + (DOCS / "check_h800.py").read_text("utf-8") + "```"
         texts = {"first screen": first_screen(train), "comparison": comparison(train, eager), "check": script}
-        return texts, explain(train, "svg")
+        if h100 and folder:
+            texts["light"] = light(h100, folder)
+        return texts, explain(train, form="svg")
 
 
 def between(text: str, name: str) -> str:
@@ -216,12 +292,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the pages and pictures that come from the program.")
     parser.add_argument("train", nargs="?", default=TRAIN_URL, help="train.json of deepseek-ai/profile-data")
     parser.add_argument("eager", nargs="?", default=EAGER_URL, help="TraceLens' b200/eager_trace.json.gz")
+    parser.add_argument("h100", nargs="?", help="TraceLens' h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
+    parser.add_argument("ranks", nargs="?", help="folder of the eight ranks in param's dlrm_kineto.tar.gz")
     parser.add_argument("--examples", action="store_true", help="only the examples of the pages")
     options = parser.parse_args()
     refresh()
     if options.examples:
         return
-    texts, picture = made(options.train, options.eager)
+    texts, picture = made(options.train, options.eager, options.h100, options.ranks)
     text = README.read_text("utf-8")
     for name, new in texts.items():
         begin = BEGIN.format(name)

@@ -26,8 +26,9 @@ DOCS = ROOT / "docs"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 FINDING_PAGES = sorted((DOCS / "findings").glob("SL*.md"))
-NEED_EXAMPLES = [*(DOCS / f"{name}.md" for name in ("explain", "demo", "budget", "idle", "ranks", "quality", "json")),
-                 *FINDING_PAGES]
+WITH_EXAMPLES = ("explain", "demo", "budget", "idle", "bounds", "replay", "ranks", "quality", "json", "html",
+                 "perfetto", "devices", "calibrate")
+NEED_EXAMPLES = [*(DOCS / f"{name}.md" for name in WITH_EXAMPLES), *FINDING_PAGES]
 
 
 def loaded(path: Path) -> ModuleType:
@@ -147,6 +148,25 @@ def test_every_idle_cause_and_every_owner_is_on_its_page() -> None:
     assert [part for part in IDLE if part.removeprefix("idle: ") not in idle] == []
 
 
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text("utf-8")
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("design/*.md")]
+    assert [p.name for p in pages if f"({p.relative_to(DOCS)})" not in index and p.name != "README.md"] == []
+
+
+def test_every_family_of_what_ifs_is_on_its_page() -> None:
+    from sublight.explain.whatif import GROUPS, parse
+
+    page = (DOCS / "replay.md").read_text("utf-8")
+    table = page.split("## What-ifs", 1)[1].split("**", 1)[0]
+    asked = [text for row in re.findall(r"^\| (`.+?) \|", table, re.M) for text in re.findall(r"`(\w\S*=\S+)`", row)]
+    assert len(asked) >= 8
+    for text in asked:
+        parse(text)
+    assert {"compute", "communication", "copies"} <= {term.target for text in asked for term in parse(text)} <= {
+        *GROUPS, "launch", "kernel:NAME"}
+
+
 def test_every_category_of_the_taxonomy_is_on_its_page() -> None:
     from sublight.observe.kernel_name import CATEGORIES
 
@@ -192,15 +212,17 @@ def test_the_script_in_the_readme_is_the_file() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert make_docs.between(text, "check") == (
         "```python\n" + (DOCS / "check_h800.py").read_text("utf-8") + "```")
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 160
     assert re.findall(r"^    (.+)$", text, re.M)[:2] == ["make demo", "make test"]
 
 
 def test_the_figures_of_the_readme_are_those_of_the_program() -> None:
     train = shared("kineto/h800_moe_ep64_train.json.gz")
     eager = shared("kineto/b200_vllm_tp8_eager.json.gz")
-    texts, picture = make_docs.made(str(train), str(eager))
+    h100, ranks = shared("kineto/h100_qwen15_05b.json.gz"), shared("kineto/v100_dlrm_8rank/dlrm_kineto")
+    texts, picture = make_docs.made(str(train), str(eager), str(h100), str(ranks))
     text = (ROOT / "README.md").read_text("utf-8")
+    assert set(texts) == set(re.findall(r"^<!-- (.+): made by docs/make_docs\.py -->$", text, re.M))
     assert {name: make_docs.between(text, name) for name in texts} == texts
     assert (DOCS / "pictures/h800.svg").read_text("utf-8") == picture
 

@@ -45,6 +45,19 @@ def agrees(made: dict[str, Any]) -> None:
         assert sum(end - start for start, end in device["windows"]) == device["window_ns"]
         assert device["busy_ns"] + device["idle_ns"] == device["window_ns"] <= device["span_ns"]
         assert c["hidden_ns"] + c["exposed_ns"] == c["union_ns"] <= device["window_ns"]
+        if device["bounds"] is not None:
+            parts = {part["name"]: part["ns"] for part in device["parts"] if part["group"] == "compute"}
+            assert {p["name"]: p["at_bound_ns"] + p["above_ns"] + p["unknown_ns"]
+                    for p in device["bounds"]["parts"]} == parts
+            assert all(p["inferred_ns"] <= p["at_bound_ns"] + p["above_ns"] for p in device["bounds"]["parts"])
+        if device["replay"] is not None:
+            assert sum(device["replay"]["critical_ns"].values()) == device["replay"]["replayed_ns"]
+            for answer in device["replay"]["what_ifs"]:
+                assert (answer["refused"] is None) == (answer["gain_ns_low"] is not None)
+                assert answer["refused"] or answer["gain_ns_low"] <= answer["gain_ns_high"]
+    for collective in (made["ranks"] or {"collectives": ()})["collectives"]:
+        assert len(collective["waiting_ns"]) == len(collective["ranks"]) > 1
+        assert collective["last"] in collective["ranks"]
     quality = made["quality"]
     for key in ("events", "lost", "text_bytes"):
         assert quality[key] == sum(trace[key] for trace in quality["traces"])
@@ -61,6 +74,21 @@ def test_two_ranks_keep_to_the_schema() -> None:
     agrees(made)
     assert [device["rank"] for device in made["devices"][:1]] == [0]
     assert len(made["quality"]["traces"]) == 2
+
+
+@pytest.mark.parametrize(("what", "counted", "refused"), [("late", 2, False), ("clocks", 0, True)])
+def test_what_ranks_tell_together_keeps_to_the_schema(what: str, counted: int, refused: bool) -> None:
+    made = explained(*(path for path in SMALL if path.name.startswith(f"{what}_rank")))
+    agrees(made)
+    ranks = made["ranks"]
+    assert sum(c["counted"] for c in ranks["collectives"]) == counted
+    assert (ranks["refused"] is not None, ranks["stragglers"] == []) == (refused, refused)
+
+
+def test_the_ranks_of_a_real_run_keep_to_the_schema() -> None:
+    made = explained(*sorted(shared("kineto/v100_dlrm_8rank/dlrm_kineto").glob("*.json")))
+    agrees(made)
+    assert [s["rank"] for s in made["ranks"]["stragglers"]][:1] == ["rank 7"]
 
 
 @pytest.mark.parametrize("relative", all_kineto())
