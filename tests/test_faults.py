@@ -142,15 +142,27 @@ def test_fault_02_python_frames_are_counted_and_left_out(from_text: Reader) -> N
     assert trace.recording.stacks is True
 
 
-def test_fault_04_files_are_ranks_and_a_folder_is_refused_by_name(tmp_path: Path) -> None:
+def test_fault_04_files_are_ranks_and_a_folder_is_all_of_its_ranks(tmp_path: Path) -> None:
     for rank in (1, 0):
         k = Kineto(rank=rank, world_size=2)
         k.kernel(GEMM, 0, 1_000 + rank, launch=EARLY)
         k.write(tmp_path / f"{rank}.json.gz")
     traces = read_all([tmp_path / "1.json.gz", tmp_path / "0.json.gz"])
     assert [trace.rank for trace in traces] == [0, 1]
-    with pytest.raises(InputError, match=f"{tmp_path.name} is a folder; name the trace files in it"):
-        read(tmp_path)
+    (tmp_path / "notes.txt").write_text("no trace")
+    assert [trace.rank for trace in read_all([tmp_path])] == [0, 1]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="empty is a folder without traces"):
+        read(tmp_path / "empty")
+
+
+def test_ranks_of_a_folder_come_in_their_numbers_order(tmp_path: Path) -> None:
+    for rank in (10, 2, 0):
+        k = Kineto(rank=None)
+        k.kernel(GEMM, 0, 1_000 + rank, launch=EARLY)
+        k.write(tmp_path / f"rank{rank}.json")
+    assert [trace.quality.files for trace in read_all([tmp_path])] == [
+        ("rank0.json",), ("rank2.json",), ("rank10.json",)]
 
 
 # ---- broken or odd files ---------------------------------------------------------------------------------

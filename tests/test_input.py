@@ -299,7 +299,7 @@ NOT_TRACES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "empty": ("t.json", writes(b""), "is empty"),
     "empty gz": ("t.json.gz", writes(gzip.compress(b"")), "is empty"),
     "gz of nothing but damage": ("t.json.gz", writes(gzip.compress(TEXT)[:12]), "is damaged"),
-    "folder": ("folder", lambda path: path.mkdir(), "is a folder"),
+    "folder": ("folder", lambda path: path.mkdir(), "is a folder without traces"),
     "missing": ("gone.json", lambda path: None, "no such file"),
     "zip of two": ("t.zip", writes(zipped(("a.json", TEXT), ("b.json", TEXT))), "holds 2 files"),
     "zip of none": ("t.zip", writes(zipped(("__MACOSX/._t.json", b"\0"))), "holds 0 files"),

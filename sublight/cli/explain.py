@@ -17,7 +17,8 @@ def add(commands: Any) -> None:
         epilog="Several files are several ranks of one run; files that say the same rank are read as one.",
     )
     command.add_argument("trace", nargs="+", metavar="TRACE",
-                         help="trace file (.json, .gz, .zst, .zip), - for standard input, or an http(s) URL")
+                         help="trace file (.json, .gz, .zst, .zip), a folder of ranks, - for standard input, or an "
+                              "http(s) URL")
     command.add_argument("--device", metavar="NAME",
                          help="take the devices for this one of the catalog (h100-sxm …), or for that of a file which "
                               "calibrate wrote (cpu.toml)")

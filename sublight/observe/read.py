@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,9 +11,11 @@ from pathlib import Path
 
 from sublight.errors import InputError
 from sublight.observe.kineto import read_kineto
+from sublight.observe.source import URLS, label
 from sublight.trace import Trace, merge
 
 Progress = Callable[[str, int], None]
+TRACE_FILE = re.compile(r"^[^.].*\.(json(\.(gz|zst))?|zip)$")
 
 
 def read(path: str | Path) -> Trace:
@@ -24,11 +27,11 @@ def read_all(paths: Sequence[str | Path], *, progress: Progress | None = None) -
     """Traces of one run, one a rank, in rank order. Files that name the same rank in their metadata are one rank
     that was written in pieces; a file without a rank counts as a rank of its own.
 
-    `progress` is called with a file's name and the text bytes read of it so far.
+    A folder stands for the traces in it. `progress` is called with a file's name and the text bytes read of it so far.
     """
     if not paths:
         raise InputError("no trace given; expected files, - for standard input, or http(s) URLs")
-    names = [str(p) for p in paths]
+    names = [name for path in paths for name in _files(str(path))]
     if names.count("-") > 1:
         raise InputError("standard input can be read only once")
     read_so_far = [
@@ -42,6 +45,17 @@ def read_all(paths: Sequence[str | Path], *, progress: Progress | None = None) -
     if len(merged) > 1:
         merged = _in_order(merged)
     return tuple(sorted(merged, key=lambda t: (t.rank is None, t.rank or 0)))
+
+
+def _files(name: str) -> list[str]:
+    """A path as it is; a folder as the traces that lie in it, rank 2 before rank 10. Raises InputError if none does."""
+    if name == "-" or name.startswith(URLS) or not Path(name).is_dir():
+        return [name]
+    found = [str(f) for f in Path(name).iterdir() if f.is_file() and TRACE_FILE.search(f.name)]
+    if not found:
+        raise InputError(f"{label(name)} is a folder without traces; expected files ending in .json, .json.gz, "
+                         ".json.zst or .zip")
+    return sorted(found, key=lambda f: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", f)])
 
 
 def _in_order(traces: list[Trace]) -> list[Trace]:

@@ -154,6 +154,10 @@ def _trace_quality(trace: Any, explanation: Explanation) -> dict[str, Any]:
         "rank": trace.rank, "files": list(q.files), "text_bytes": q.text_bytes, "events": q.events,
         "kept": dict(q.kept), "ignored": dict(q.ignored), "lost": q.lost, "untimed": dict(q.untimed),
         "repaired": dict(q.repaired), "cut_short": q.cut_short, "clock_ns": q.clock_ns, "notes": list(q.notes),
+        "faster_than_bound": [
+            call for d in explanation.devices if d.view.trace is trace and d.view.bounds is not None
+            for call in d.view.bounds.faster_than_bound
+        ],
         "recorded_shapes": trace.recording.shapes, "recorded_stacks": trace.recording.stacks,
         "links": None if links is None else {
             "activities": links.activities, "linked": links.linked, "linked_to_operator": links.linked_to_op,

@@ -77,6 +77,8 @@ def quality_line(view: View) -> str:
     lost = sum(step.lost_launches > 0 or step.window is None for step in view.steps)
     if view.steps:
         said.append(f"{len(view.steps) - lost} of {len(view.steps)} steps complete")
+    if view.bounds is not None and view.bounds.faster_than_bound:
+        said.append(f"{len(view.bounds.faster_than_bound)} calls faster than their bound (our error)")
     said.append(f"unclassified {percent(view.unclassified_share)}")
     said.append(f"clock {ms(q.clock_ns)}")
     return "; ".join(said)
