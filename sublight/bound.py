@@ -45,7 +45,7 @@ def bound(work: Work, limits: Limits, *, sms: int | None = None) -> Bound | None
     share = 1.0 if sms is None else min(sms, limits.sms) / limits.sms
     terms: dict[str, float] = {}
     for (unit, form), flops in work.flops.items():
-        rate = limits.flops_per_second(unit, form)
+        rate = _vector_rate(limits) if (unit, form) == ("vector", "fp32") else limits.flops_per_second(unit, form)
         if rate is None:
             return None
         terms[f"{unit} {form}"] = flops / (rate * share)
@@ -63,6 +63,12 @@ def bound(work: Work, limits: Limits, *, sms: int | None = None) -> Bound | None
         return Bound(0.0, "nothing", terms)
     limiter = max(terms, key=lambda resource: terms[resource])
     return Bound(terms[limiter], limiter, terms)
+
+
+def _vector_rate(limits: Limits) -> float | None:
+    """Operators on 16-bit tensors may do their arithmetic in packed halves: a lower bound allows the fastest format."""
+    rates = [limits.flops_per_second("vector", form) for form in ("fp32", "fp16", "bf16")]
+    return max((rate for rate in rates if rate is not None), default=None)
 
 
 def charged_bytes(work: Work, limits: Limits) -> int:

@@ -86,7 +86,7 @@ def test_what_activities_own_adds_over_windows(trace: Kineto, data: st.DataObjec
     pieces = list(pairwise(cuts))
 
     whole = owned(view, [view.timeline.span])[0]
-    assert (sum(owned(view, [piece])[0] for piece in pieces) == whole).all()
+    assert (np.sum([owned(view, [piece])[0] for piece in pieces], axis=0) == whole).all()
     assert (owned(view, pieces)[0] == whole).all()
 
 
@@ -193,7 +193,7 @@ def test_a_real_trace_is_the_sum_of_its_pieces(relative: str) -> None:
     pieces = list(pairwise(edges))
 
     whole = owned(view, [(low, high)])[0]
-    assert (sum(owned(view, [piece])[0] for piece in pieces) == whole).all()
+    assert (np.sum([owned(view, [piece])[0] for piece in pieces], axis=0) == whole).all()
     assert (owned(view, pieces)[0] == whole).all()
 
 

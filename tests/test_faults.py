@@ -345,7 +345,7 @@ def test_fault_17_kernels_of_a_graph_are_busy_time_and_the_blindness_is_flagged(
     device = only(from_text(k.text()))
     assert (device.view.budget.busy_ns, device.view.budget[DEPENDENCY]) == (4_500, 500)
     assert device.view.budget.idle_ns == 500
-    assert "100.0 % of kernel time (4.5 µs) runs under 1 CUDA-graph launches" in found(device)["SL002"]
+    assert "100.0 % of kernel time (4.5 µs) runs under 1 graph launch" in found(device)["SL002"]
     assert "operators behind kernels" in refused(device)
     assert "100.0 % of kernel time in CUDA graphs" in quality_line(device.view)
 
@@ -599,7 +599,7 @@ def test_fault_32_the_share_of_kernels_without_an_operator_is_said(from_text: Re
     k.kernel(GEMM, 0, 1_000, launch=EARLY, op=op)
     k.graph_launch((0, 100), [(GEMM, 1_000, 6_000, 7), (GEMM, 6_000, 10_000, 7)])
     device = only(from_text(k.text()))
-    assert "90.0 % of kernel time (9.0 µs) runs under 1 CUDA-graph launches" in found(device)["SL002"]
+    assert "90.0 % of kernel time (9.0 µs) runs under 1 graph launch" in found(device)["SL002"]
     assert "1 of 3 activities are linked to an operator" in found(device)["SL002"]
     assert refused(device)["operators behind kernels"].startswith("90.0 % of kernel time")
 

@@ -420,7 +420,7 @@ def test_sl201_says_how_much_passes_inside_the_launch_call_and_after_it_returned
     k.kernel(GEMM, 90_000, WINDOW_NS, launch=(70_000, 80_000))
     (finding,) = explained(k).findings
     assert (finding.code, finding.gain_ns_at_most) == ("SL201", 40_000)
-    assert finding.evidence[2:] == (
+    assert finding.evidence[1:3] == (
         "10.0 µs of it passes inside the launch calls themselves (lazy loading, a full queue)",
         "10.0 µs of it passes after the launch call had returned: something else held it back",
     )
@@ -432,7 +432,7 @@ def test_sl201_says_nothing_of_launch_calls_that_are_short() -> None:
     k.kernel(GEMM, 0, 50_000, launch=EARLY)
     k.kernel(GEMM, 90_000, WINDOW_NS, launch=(89_400, 89_600))
     (finding,) = explained(k).findings
-    assert (finding.code, finding.evidence[2:]) == ("SL201", ())
+    assert (finding.code, len(finding.evidence)) == ("SL201", 2)
 
 
 def test_sl201_counts_overlapping_work_of_the_profiler_once_and_only_in_the_window() -> None:
@@ -444,10 +444,10 @@ def test_sl201_counts_overlapping_work_of_the_profiler_once_and_only_in_the_wind
     k.overhead("Buffer Flush", 40_000, 60_000)
     k.overhead("Activity Buffer Request", 55_000, 65_000)
     (finding,) = explained(k).findings
-    assert finding.evidence[-1] == "15.0 µs of it coincides with the profiler's own work (buffers, lazy loading)"
+    assert finding.evidence[-2] == "15.0 µs of it coincides with the profiler's own work (buffers, lazy loading)"
     (finding,) = explained(k, window="58us:62us").findings[:1]
     assert (finding.code, finding.gain_ns_at_most) == ("SL201", 4_000)
-    assert finding.evidence[-1] == "4.0 µs of it coincides with the profiler's own work (buffers, lazy loading)"
+    assert finding.evidence[-2] == "4.0 µs of it coincides with the profiler's own work (buffers, lazy loading)"
 
 
 def test_sl201_counts_a_gap_once_into_however_many_pieces_it_is_cut() -> None:

@@ -294,6 +294,7 @@ def test_hiding_communication_gains_nothing_where_compute_is_critical() -> None:
 
     assert gain(found, "communication=hidden") == gain(found, "communication=0") == 0
     assert what_if(found, "communication=hidden").caveats == (
+        "waiting for peers inside collectives is played as if it were transfer",
         "kernels beside communication may run slower for it; each keeps its measured duration here",)
 
 
@@ -321,7 +322,7 @@ def test_hidden_communication_of_one_stream_stays_in_order() -> None:
     assert gain(viewed(k), "communication=hidden") == 4_300 - 4_100
 
 
-def test_hiding_gains_no_more_than_what_is_exposed() -> None:
+def test_hiding_gains_what_a_stream_had_waited_even_while_another_computed() -> None:
     #  stream 7    ├ gemm 1000 ┤             ├─ add 1000 ─┤     waited for communication
     #  stream 20   ├──── comm 2000 ──────────┤
     #  stream 24   ├──── add 1990 ─────────┤                    and hid it but for 10
@@ -331,7 +332,8 @@ def test_hiding_gains_no_more_than_what_is_exposed() -> None:
     found = viewed(k)
 
     assert found.budget.communication.exposed_ns == 10
-    assert gain(found, "communication=hidden") == 10
+    assert gain(found, "communication=hidden") == 1_000         # the last kernel follows the first at once
+    assert gain(found, "communication=hidden,optimizer=2x") == 1_000
 
 
 def test_the_kernels_of_a_graph_share_a_launch() -> None:
@@ -374,7 +376,7 @@ def test_delays_stay_apart_and_large_ones_refuse() -> None:
     assert what_if(late(600), "gemm=2x").refused is None
     much = what_if(late(2_000), "gemm=2x")
     assert (much.gain_ns_low, much.gain_ns_high) == (None, None)
-    assert much.refused == "the replay misses the measured time by 10.0% (at most 5%)"
+    assert much.refused == "the replay misses the measured time by more than 5 %"
 
 
 def test_many_small_delays_refuse_although_the_window_is_reproduced() -> None:
@@ -387,17 +389,18 @@ def test_many_small_delays_refuse_although_the_window_is_reproduced() -> None:
     assert found.error < 0.05
     assert found.unexplained_delay_ns == 20 * 300
     assert found.refused is not None
-    assert found.refused.startswith("delays that no dependency explains sum to 15.")
+    assert found.unexplained_share > 0.15
+    assert found.refused == "delays without a cause make up more than 10 % of it"
 
 
 def test_gains_are_a_range_where_the_replay_is_not_exact() -> None:
-    #  the delay of 600 stays or goes: both answers, each wider by the error of 3 %
+    #  the delay of 600 stays or goes: both answers, each wider by the error of 3 %, but no more than the kernel loses
     k = Kineto()
     k.kernel(GEMM, 0, 10_000, launch=(-500, -400))
     k.kernel(ADD, 10_600, 20_000, launch=(-300, -200))
     found = what_if(viewed(k), "gemm=2x")
 
-    assert (found.gain_ns_low, found.gain_ns_high) == (4_850, 5_150)
+    assert (found.gain_ns_low, found.gain_ns_high) == (4_850, 5_000)
 
 
 @pytest.mark.parametrize(("count", "turnaround", "delay"), [(40, 900, 0), (20, 0, 19 * 900)])

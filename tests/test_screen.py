@@ -41,7 +41,7 @@ def test_a_share_reads_as_nothing_or_as_all_only_where_it_is(share: float, text:
 
 
 @pytest.mark.parametrize(("comm_start", "line"), [
-    (4_000, "beside it: hidden communication       6.0 µs  50.0 %"), (10_000, None)])
+    (4_000, "beside it: hidden communication       6.0 µs   50.0 %"), (10_000, None)])
 def test_hidden_communication_stands_below_the_window_that_it_is_no_part_of(
     tmp_path: Path, comm_start: int, line: str | None
 ) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from sublight.budget import COMPUTE, PARTS
+from sublight.budget import COMPUTE, EXPOSED_COPIES, PARTS
 from sublight.device import Limits
 from sublight.explain.calls import OpCall, OpCalls, op_calls
 from sublight.explain.links import Links
@@ -154,6 +154,8 @@ def _call_rows(
     for (name, ops), calls in grouped.items():
         members = np.array([activity for call in calls for activity in call.activities])
         longest = int(members[np.argmax(owned[members])])
+        if PARTS[int(part[longest])] == EXPOSED_COPIES:      # over the host's link, whose rate is not in the catalog
+            continue
         bound_of = calls[0].bound
         assert bound_of is not None
         out.append(CallRow(

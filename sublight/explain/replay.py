@@ -38,10 +38,9 @@ class Replay:
     def refused(self) -> str | None:
         """Why no gain may be concluded from this replay, or None."""
         if self.error > ERROR_AT_MOST:
-            return f"the replay misses the measured time by {self.error:.1%} (at most {ERROR_AT_MOST:.0%})"
+            return f"the replay misses the measured time by more than {ERROR_AT_MOST:.0%}".replace("%", " %")
         if self.unexplained_share > UNEXPLAINED_AT_MOST:
-            return (f"delays that no dependency explains sum to {self.unexplained_share:.1%} of the window "
-                    f"(at most {UNEXPLAINED_AT_MOST:.0%})")
+            return f"delays without a cause make up more than {UNEXPLAINED_AT_MOST:.0%} of it".replace("%", " %")
         return None
 
 

@@ -29,6 +29,7 @@ from sublight.explain.play import Change, hide, play
 from sublight.explain.replay import Replay, replay
 from sublight.explain.view import View
 from sublight.explain.words import cut, percent, recording_caveats
+from sublight.observe.kernel_name import classify
 from sublight.trace import I64, B
 
 GROUPS: dict[str, tuple[str, ...]] = (
@@ -59,7 +60,7 @@ class WhatIf:
     gain_ns_high: int | None
     replayed_ns: int                   # of the changed window, without unexplained delays
     error: float                       # of the unchanged window's replay
-    next_limit: str                    # "gemm, 43.1 % of the critical path"
+    next_limit: str                    # "gemm, 43.1 % of the critical path"; empty where refused
     refused: str | None
     critical: Mapping[str, int]        # part -> ns on the changed window's critical path, largest first
     caveats: tuple[str, ...] = ()
@@ -130,12 +131,12 @@ def what_if(
         gains = (base.replayed_ns - without.total_ns, base.measured_ns - play(changed, change, delays=True).total_ns)
         error = Fraction(abs(base.replayed_ns - base.measured_ns), max(base.measured_ns, 1))
         low, high = math.floor(min(gains) * (1 - error)), math.ceil(max(gains) * (1 + error))
-        if [term.how for term in terms] == ["hidden"]:     # what is not exposed is hidden already
-            exposed = view.budget.communication.exposed_ns
-            low, high = min(low, exposed), min(high, exposed)
+        if not how & {"hidden", "free"}:               # shorter kernels save no more than they are shorter
+            shorter = int((deps.end_ns - deps.start_ns - lengths).sum())
+            low, high = min(low, shorter), min(high, shorter)
     return WhatIf(
         text=text, gain_ns_low=low, gain_ns_high=high, replayed_ns=without.total_ns, error=base.error,
-        next_limit=limit(critical), refused=refused, critical=critical,
+        next_limit=limit(critical) if refused is None else "", refused=refused, critical=critical,
         caveats=(*notes, *_caveats(view, deps, terms, critical)),
     )
 
@@ -194,7 +195,7 @@ def _chosen(view: View, deps: Dependencies, target: str) -> B:
     kernels = is_kernel(deps, trace)
     name = trace.activities.name[deps.activity]
     used = present(name[kernels])
-    hits = [i for i in used if wanted in trace.names[i].lower()]
+    hits = [i for i in used if wanted in classify(trace.names[i]).name.lower()]        # demangled, as it is shown
     if not hits:
         shorts = sorted({row.short for row in view.kernels if row.kind == "kernel"})
         near = difflib.get_close_matches(wanted, shorts, 3, 0.3) or [r.short for r in view.kernels[:3]]
@@ -209,6 +210,8 @@ def _caveats(
 ) -> tuple[str, ...]:
     """What the replay does not model, where it matters for these changes."""
     out = []
+    if view.budget.communication.undivided_ns and deps.communication.any():
+        out.append("waiting for peers inside collectives is played as if it were transfer")
     if deps.communication.any() and (view.budget.communication.hidden_ns or any(t.how == "hidden" for t in terms)):
         out.append("kernels beside communication may run slower for it; each keeps its measured duration here")
     if any(t.how == "free" for t in terms) or next(iter(critical), None) == HOST:

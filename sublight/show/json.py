@@ -106,7 +106,7 @@ def _replay(explained: Explained) -> dict[str, Any] | None:
         "critical_ns": dict(played.critical), "refused": played.refused,
         "what_ifs": [
             {"text": w.text, "gain_ns_low": w.gain_ns_low, "gain_ns_high": w.gain_ns_high,
-             "next_limit": w.next_limit, "refused": w.refused, "caveats": list(w.caveats)}
+             "next_limit": w.next_limit or None, "refused": w.refused, "caveats": list(w.caveats)}
             for w in explained.what_ifs
         ],
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sublight.budget import Budget
 from sublight.explain import Explained, Explanation
 from sublight.explain.view import KernelRow, View
-from sublight.explain.words import ms, percent
+from sublight.explain.words import ms, percent, units
 from sublight.trace import Quality
 
 SMALL = 0.005
@@ -52,14 +52,15 @@ def title(explained: Explained, explanation: Explanation) -> str:
     rank = "" if trace.rank is None else f" · rank {trace.rank}"
     if trace.rank is not None and trace.world_size:
         rank += f" of {trace.world_size}"
-    sms = f" · {view.sms} SMs" if view.sms and not view.cpu_only else ""
+    sms = f" · {view.sms} {units(view)}" if view.sms and not view.cpu_only else ""
     return f"{files}{rank} · {view.title}{sms}"
 
 
 def quality_line(view: View) -> str:
     """One line of trace quality."""
     q: Quality = view.trace.quality
-    said = [f"{q.events:,} events in {q.text_bytes / 1e6:,.1f} MB"]
+    size = f"{q.text_bytes / 1e6:,.1f} MB" if q.text_bytes >= 1e5 else f"{q.text_bytes / 1e3:,.1f} kB"
+    said = [f"{q.events:,} events in {size}"]
     repaired = sum(q.repaired.values())
     said.append(f"{q.lost:,} lost, {repaired:,} repaired" if q.lost or repaired else "none lost or repaired")
     if q.cut_short:
@@ -69,7 +70,8 @@ def quality_line(view: View) -> str:
         said.append(f"launches linked {percent(links.linked / links.activities)}")
         if links.launches_without_activity:
             said.append(f"{links.launches_without_activity:,} launches without kernel")
-        said.append(f"operators linked {percent(links.linked_to_op / links.activities)}")
+        joined = float((view.bounds.joined.of_activity >= 0).mean()) if view.bounds is not None else 0.0
+        said.append(f"operators linked {percent(max(joined, links.linked_to_op / links.activities))}")
         if links.graph_ns:
             said.append(f"{percent(links.graph_ns / links.kernel_ns)} of kernel time in CUDA graphs")
         if links.before_launch:
@@ -98,8 +100,11 @@ def replay_lines(explained: Explained) -> list[str]:
         if answer.refused or answer.gain_ns_low is None or answer.gain_ns_high is None:
             out.append(f"What if {answer.text}: refused, {answer.refused}.")
         else:
-            out.append(f"What if {answer.text}: saves {ms(answer.gain_ns_low)} to {ms(answer.gain_ns_high)}; then the "
-                       f"limit is {answer.next_limit}.")
+            low, high = ms(answer.gain_ns_low), ms(answer.gain_ns_high)
+            saved = "nothing" if not answer.gain_ns_high else low if low == high else f"{low} to {high}"
+            asked = "communication" in answer.text
+            caveat = next((f" ({c})" for c in answer.caveats if asked and "peers" in c), "")
+            out.append(f"What if {answer.text}: saves {saved}{caveat}; then the limit is {answer.next_limit}.")
     return out
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WIDTH = 80
-BAR = 26
+BAR = 25
 COARSE = 0.02
 BRIEF_FINDINGS = 4
 STYLES = {"compute": "green", "communication": "magenta", "copies": "yellow", "idle": "red"}
@@ -82,6 +82,8 @@ def first_screen(
     view = explained.view
     console.print(Text(title(explained, explanation), style="bold"))
     console.print(Text(headline(view)))
+    if (across := _across_ranks(view, explanation)) is not None:
+        console.print(Text(across))
     console.print()
     console.print(_waterfall(view, coarse=brief))
     console.print()
@@ -112,6 +114,19 @@ def first_screen(
     console.print(_indented(f"Trace: {quality_line(view)}.", "dim", 0))
 
 
+def _across_ranks(view: View, explanation: Explanation) -> str | None:
+    """How much of a rank's time in collectives is waiting, where several ranks tell it."""
+    ranks = explanation.ranks
+    if ranks is None or ranks.refused:
+        return None
+    member = next((i for i, other in enumerate(ranks.views) if other is view), None)
+    own = next((s for s in ranks.stragglers if s.member == member), None)
+    if own is None:
+        return None
+    return (f"Across ranks: of its time in matched collectives {ms(own.waiting_ns)} is waiting for others, "
+            f"{ms(own.transfer_ns)} transfer.")
+
+
 def _indented(text: str, style: str = "", by: int = 2) -> RenderableType:
     from rich.padding import Padding
 
@@ -123,7 +138,7 @@ def _waterfall(view: View, *, coarse: bool = False) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=False, width=WIDTH)
     table.add_column(width=32, no_wrap=True)
     table.add_column(width=11, justify="right", no_wrap=True)
-    table.add_column(width=7, justify="right", no_wrap=True)
+    table.add_column(width=8, justify="right", no_wrap=True)
     table.add_column(width=BAR, no_wrap=True, overflow="crop")
     window = view.budget.window_ns
     for row in waterfall(view.budget, COARSE if coarse else SMALL):

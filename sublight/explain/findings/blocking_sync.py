@@ -19,23 +19,22 @@ FIRST_IDLE = PART_INDEX[IDLE[0]]
 
 
 def find(view: View) -> Iterable[Finding]:
-    """Fires where blocked idle time, with the launch-starved time after it until the host is ahead of the device
-    again, is 0.5 % of the window."""
+    """Fires where what the calls can cost at most is 0.5 % of the window."""
     if view.links is None:
         return
     blocked = view.budget[BLOCKED]
     if not blocked:
         return
-    behind = _until_ahead(view)
-    if view.share(blocked + behind) < SMALLEST_SHARE:
-        return
     calls = view.trace.calls
     low, high = view.windows[0][0], view.windows[-1][1]
     rows = np.flatnonzero(calls_matching(view.trace, "synchronising") & (calls.end_ns > low) & (calls.ts_ns < high))
+    gain, behind = _gain(view, rows, blocked), _until_ahead(view)
+    if view.share(gain) < SMALLEST_SHARE:
+        return
     evidence = []
     for i in np.unique(calls.name[rows]).tolist():
         mine = rows[calls.name[rows] == i]
-        on_host = ms(int(calls.dur_ns[mine].sum()))
+        on_host = ms(int(inside(calls.ts_ns[mine], calls.end_ns[mine], view.windows).sum()))
         evidence.append(f"{view.trace.names[i]}: {number(len(mine), 'call')}, {on_host} on the host")
     evidence.insert(0, f"{ms(blocked)} idle inside such calls, {ms(behind)} launch-starved after them until the host "
                     "was ahead of the device again")
@@ -47,7 +46,7 @@ def find(view: View) -> Iterable[Finding]:
         "Look for .item(), .cpu(), nonzero, print or a shape that depends on data; move it out of the step, make the "
         "copy asynchronous from pinned memory, or read it a step later. Where the time after the call is long, look at "
         "the Python there",
-        "high" if behind < 10 * blocked else "medium", _gain(view, rows, blocked), recording_caveats(view),
+        "high" if behind < 10 * blocked else "medium", gain, recording_caveats(view),
     )
 
 

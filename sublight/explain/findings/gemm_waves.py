@@ -101,7 +101,7 @@ def _action(lost: dict[str, int]) -> str:
            "heads, vocabulary, patches or tokens that are odd cost most")
     fill = ("Try another tile, split-K or stream-K for these sizes (cuBLASLt heuristics or autotuning, "
             "max-autotune), or sizes whose tiles fill whole waves (batch or tokens a step)")
-    return "; then ".join(text for text, ns in ((pad, lost["rows"]), (fill, lost["waves"])) if ns)
+    return ". Then: ".join(text for text, ns in ((pad, lost["rows"]), (fill, lost["waves"])) if ns)
 
 
 class _Shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sublight.explain.view import View
-from sublight.explain.words import ms, percent
+from sublight.explain.words import ms, number, percent
 from sublight.finding import Finding
 
 CODE, TITLE = "SL002", "CUDA graphs hide the operators"
@@ -20,7 +20,7 @@ def find(view: View) -> Iterable[Finding]:
     yield Finding(
         CODE, TITLE,
         f"{percent(links.graph_ns / links.kernel_ns)} of kernel time ({ms(links.graph_ns)}) runs under "
-        f"{links.graph_launches} CUDA-graph launches: which operator it belongs to is not in the file",
+        f"{number(links.graph_launches, 'graph launch')}: which operator it belongs to is not in the file",
         (f"{links.linked_to_op} of {links.activities} activities are linked to an operator",),
         "Times here are right. For names and shapes record a second run with graphs off (vLLM: --enforce-eager; "
         "SGLang: --disable-cuda-graph) and read it beside this one",

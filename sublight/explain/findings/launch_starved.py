@@ -25,8 +25,7 @@ def find(view: View) -> Iterable[Finding]:
         return
     starts, ends = view.timeline.stretches(STARVED, view.windows)
     gaps = ends - starts
-    evidence = [f"{number(len(gaps), 'stretch')}, median {ms(float(np.median(gaps)))}, longest {ms(int(gaps.max()))}",
-                f"{percent(starved / view.budget.idle_ns)} of all idle time ({ms(view.budget.idle_ns)})"]
+    evidence = [f"{number(len(gaps), 'stretch')}, median {ms(float(np.median(gaps)))}, longest {ms(int(gaps.max()))}"]
     calling, after = _since_launch(view, starts, ends)
     if calling > SMALLEST_SHARE * starved:
         evidence.append(f"{ms(calling)} of it passes inside the launch calls themselves (lazy loading, a full queue)")
@@ -35,6 +34,7 @@ def find(view: View) -> Iterable[Finding]:
     recorder = _while_recording(view, starts, ends)
     if recorder:
         evidence.append(f"{ms(recorder)} of it coincides with the profiler's own work (buffers, lazy loading)")
+    evidence.append(f"{percent(starved / view.budget.idle_ns)} of all idle time ({ms(view.budget.idle_ns)})")
     yield Finding(
         CODE, TITLE,
         f"the device idles for {of_window(view, starved)} because the next launch was issued after it had gone idle",

@@ -32,14 +32,25 @@ def find(view: View) -> Iterable[Finding]:
     rows = [row for row in view.kernels if row.kind == "kernel" and row.ns < SHORT_NS * row.count]
     yield Finding(
         CODE, TITLE,
-        f"{int(short.sum())} of {len(kernels)} kernels run for less than {ms(SHORT_NS)} each, together "
+        f"{int(short.sum()):,} of {len(kernels):,} kernels run for less than {ms(SHORT_NS)} each, together "
         f"{of_window(view, total)}",
         (f"median of all kernels: {ms(float(np.median(ns)))}; {percent(float(short.mean()))} are short",
          *top(sorted(rows, key=lambda r: -r.count))),
         f"Fuse them (torch.compile, fused norm/activation/quantise kernels) or replay them: {graphs(view)}",
-        "medium", total + view.budget[STARVED] + view.budget[DEPENDENCY],
-        ("an upper limit: their own time and all idle time between launches; fused work does not vanish",),
+        "medium", total + _idle_before(view, rows_of[short]),
+        ("an upper limit: their own time and the idle time before each; fused work does not vanish",),
     )
+
+
+def _idle_before(view: View, rows: I64) -> int:
+    """Idle time of the window that ends with the start of one of these activities."""
+    a = view.trace.activities
+    starts_at = np.unique(a.ts_ns[rows])
+    total = 0
+    for part in (STARVED, DEPENDENCY):
+        starts, ends = view.timeline.stretches(part, view.windows)
+        total += int((ends - starts)[np.isin(ends, starts_at)].sum())
+    return total
 
 
 def _covered(ts_ns: I64, end_ns: I64, view: View) -> int:

@@ -47,12 +47,13 @@ def find(view: View) -> Iterable[Finding]:
         return
     gemms = [r for r in view.kernels if r.category in ("gemm", "grouped gemm") and r.grid_blocks
              and sms - held - 1 <= r.grid_blocks <= sms]
-    evidence = [f"communication runs with a grid of {held} blocks of {sms} SMs ({percent(held / sms)}), during "
-                f"{of_window(view, hidden)} of compute"]
+    evidence = [f"communication runs with a grid of {held} blocks of {sms} {units(view)} ({percent(held / sms)}), "
+                f"during {of_window(view, hidden)} of compute"]
     sized = [r for r in gemms if r.grid_blocks == sms - held]
     if sized:
         runs = number(sum(r.count for r in sized), "GEMM run")
-        evidence.append(f"{runs} with a grid of {sms - held} = {sms} - {held}: sized for the SMs that are left")
+        evidence.append(f"{runs} with a grid of {sms - held} = {sms} - {held}: sized for the {units(view)} that are "
+                        "left")
     elif (beside := compute_beside(view)) is not None:
         evidence.append(f"the longest compute kernel, {cut(beside.short, 50)}, has a grid of {beside.grid_blocks}")
     yield Finding(
