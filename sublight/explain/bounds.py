@@ -63,7 +63,8 @@ class Bounds:
     known_share: float                   # of summed kernel time in the window, from what the file records
     inferred_share: float                # with inferred bounds
     faster_than_bound: tuple[str, ...]   # calls measured below their bound by more than a clock tick: our error
-    of_activity_ns: I64                  # per activity of the trace: its share of its call's bound, -1 where unknown
+    of_activity_ns: I64                  # per activity of the trace: its share of its call's bound by duration, owned
+                                         # or not; -1 where unknown
     owned_ns: I64                        # per activity of the trace: what it owns of the window
     joined: OpCalls                      # the operator calls behind all this
     limits: Limits
@@ -123,19 +124,20 @@ def bounds(
         device_key=device_key, parts=tuple(rows), calls=_call_rows(joined, limits, owned, bound_ns, part, in_window),
         known_share=int(a.dur_ns[in_window & joined.known()].sum()) / spent if spent else 0.0,
         inferred_share=int(a.dur_ns[in_window & joined.bounded()].sum()) / spent if spent else 0.0,
-        faster_than_bound=tuple(_faster(trace, joined, clock)), of_activity_ns=charged, owned_ns=owned, joined=joined,
-        limits=limits,
+        faster_than_bound=tuple(_faster(trace, joined, clock, device)), of_activity_ns=_charged(joined, a.dur_ns),
+        owned_ns=owned, joined=joined, limits=limits,
     )
 
 
-def _charged(joined: OpCalls, owned: I64) -> I64:
-    """Per activity its share of its call's bound, in whole ns rounded down; -1 where the call has none."""
+def _charged(joined: OpCalls, spent: I64) -> I64:
+    """Per activity its share of its call's bound, in proportion to what it spent, in whole ns rounded down; -1 where the
+    call has none."""
     out = np.full(len(owned), -1, np.int64)
     least = np.array([-1 if c.bound is None else math.floor(c.bound.seconds * 1e9) for c in joined.calls] or [-1])
     some = np.flatnonzero((joined.of_activity >= 0) & (least[joined.of_activity] >= 0))
     call = joined.of_activity[some]
-    total = np.bincount(call, weights=owned[some], minlength=len(least)).astype(np.int64)
-    out[some] = owned[some] * least[call] // np.maximum(total[call], 1)
+    total = np.bincount(call, weights=spent[some], minlength=len(least)).astype(np.int64)
+    out[some] = spent[some] * least[call] // np.maximum(total[call], 1)
     return out
 
 
@@ -188,11 +190,11 @@ def said(op: Op) -> str:
     return " ".join(told)
 
 
-def _faster(trace: Trace, joined: OpCalls, clock_ns: int) -> list[str]:
-    """Calls that were measured below their bound by more than one tick of the file's clock a kernel: an error in our
+def _faster(trace: Trace, joined: OpCalls, clock_ns: int, device: int) -> list[str]:
+    """Calls on the device that were measured below their bound by more than one tick of the file's clock a kernel: an error in our
     work or in our catalog."""
     a = trace.activities
-    mine = np.flatnonzero(joined.of_activity >= 0)
+    mine = np.flatnonzero((joined.of_activity >= 0) & (a.device == device))
     call = joined.of_activity[mine]
     first = np.full(len(joined.calls) + 1, np.iinfo(np.int64).max)
     last = np.full(len(joined.calls) + 1, np.iinfo(np.int64).min)
