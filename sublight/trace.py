@@ -269,6 +269,6 @@ def _sum_quality(parts: list[Quality]) -> Quality:
         files=tuple(f for p in parts for f in p.files), text_bytes=sum(p.text_bytes for p in parts),
         events=sum(p.events for p in parts), kept=added("kept"), ignored=added("ignored"),
         lost=sum(p.lost for p in parts), untimed=added("untimed"), repaired=added("repaired"),
-        cut_short=any(p.cut_short for p in parts), clock_ns=max(p.clock_ns for p in parts),
+        cut_short=any(p.cut_short for p in parts), clock_ns=min(p.clock_ns for p in parts),
         notes=tuple(n for p in parts for n in p.notes),
     )

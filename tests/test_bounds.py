@@ -30,6 +30,7 @@ from sublight.explain import explain
 from sublight.explain.bounds import Bounds, owned_ns
 from sublight.explain.timeline import part_of_activity
 from sublight.explain.view import View
+from sublight.explain.whatif import what_if
 from sublight.observe.read import read
 from sublight.trace import I32, I64, Trace
 
@@ -147,6 +148,44 @@ def test_a_window_takes_its_share_of_a_kernels_bound_along() -> None:
     assert part.at_bound_ns + part.above_ns == placed.ns[0]
 
 
+def product(k: Kineto, at: int, end: int, m: int, *, stream: int = 7, device: int = 0) -> None:
+    """A product of (m, 4096) and (4096, 4096) from 0 to `end`, called at `at`."""
+    args: dict[str, Any] = {
+        "Input type": ["c10::BFloat16"] * 2, "Input Strides": [[4_096, 1]] * 2, "Concrete Inputs": ["", ""]}
+    op = k.op("aten::mm", at, at + 400, dims=[(m, 4_096), (4_096, 4_096)], **args)
+    k.kernel("cublas_gemm_bf16_kernel", 0, end, stream=stream, device=device, launch=(at + 100, at + 200), op=op)
+
+
+def bound_ns(m: int) -> int:
+    return at_bound(mm(m, 4_096, 4_096), by_key("h100-sxm").limits).ns[0]
+
+
+def test_what_owns_no_time_still_takes_its_bound() -> None:
+    #  stream 7    ├──────────── gemm ────────────┤     owns all, could be much shorter
+    #  stream 20   ├──────────── gemm ────────────┤     owns nothing, could be half as long
+    k = Kineto()
+    long_ns = 2 * bound_ns(8_192)
+    product(k, -5_000, long_ns, 1_024)
+    product(k, -4_000, long_ns, 8_192, stream=20)
+    view = view_of(k.text())
+    found = bounds_of(view)
+    answer = what_if(view, "gemm=bound", found.of_activity_ns)
+
+    assert found.owned_ns.tolist() == [long_ns, 0]
+    assert found.of_activity_ns.tolist() == [bound_ns(1_024) - 1, bound_ns(8_192) - 1]
+    assert answer.gain_ns_low == answer.gain_ns_high == long_ns - (bound_ns(8_192) - 1)
+
+
+def test_calls_on_another_device_are_listed_there() -> None:
+    k = Kineto()
+    product(k, -5_000, bound_ns(4_096), 4_096)
+    product(k, -4_000, bound_ns(4_096) // 2, 4_096, device=1)
+    with tempfile.TemporaryDirectory() as folder:
+        both = explain(read(k.write(Path(folder) / "trace.json")), window="all", what_ifs=()).devices
+
+    assert [len(bounds_of(one.view).faster_than_bound) for one in both] == [0, 1]
+
+
 # ---- real traces
 
 
@@ -205,6 +244,10 @@ def test_most_kernel_time_has_a_bound(relative: str, window: str, known: float, 
     found = bounds_of(real(relative, window))
     assert found.known_share >= known
     assert found.inferred_share >= max(inferred, found.known_share)
+    moe = relative == KINETO["b200"]             # its experts, half of the time, are only inferred
+    assert (found.inferred_share - found.known_share > 0.4) == moe
+    concluded = sum(part.inferred_ns for part in found.parts)
+    assert (concluded > 0.4 * real(relative, window).budget.busy_ns) == moe
 
 
 def test_where_nothing_was_recorded_all_is_unknown() -> None:

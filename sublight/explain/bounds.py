@@ -104,7 +104,8 @@ def bounds(
     a = trace.activities
     whole = owned_ns(trace, line, device, part, [line.span])
     owned = owned_ns(trace, line, device, part, windows)
-    charged = _charged(joined, whole)
+    least = np.array([math.floor(c.bound.seconds * 1e9) if c.bound else -1 for c in joined.calls], np.int64)
+    charged = _charged(joined, least, whole)
     known = charged >= 0
     # A window that cuts a kernel takes its share of the kernel's bound along.
     bound_ns = np.where(known & (whole > 0), charged * owned // np.maximum(whole, 1), 0)
@@ -124,17 +125,17 @@ def bounds(
         device_key=device_key, parts=tuple(rows), calls=_call_rows(joined, limits, owned, bound_ns, part, in_window),
         known_share=int(a.dur_ns[in_window & joined.known()].sum()) / spent if spent else 0.0,
         inferred_share=int(a.dur_ns[in_window & joined.bounded()].sum()) / spent if spent else 0.0,
-        faster_than_bound=tuple(_faster(trace, joined, clock, device)), of_activity_ns=_charged(joined, a.dur_ns),
-        owned_ns=owned, joined=joined, limits=limits,
+        faster_than_bound=tuple(_faster(trace, joined, least, clock, device)),
+        of_activity_ns=_charged(joined, least, a.dur_ns), owned_ns=owned, joined=joined, limits=limits,
     )
 
 
-def _charged(joined: OpCalls, spent: I64) -> I64:
-    """Per activity its share of its call's bound, in proportion to what it spent, in whole ns rounded down; -1 where the
-    call has none."""
-    out = np.full(len(owned), -1, np.int64)
-    least = np.array([-1 if c.bound is None else math.floor(c.bound.seconds * 1e9) for c in joined.calls] or [-1])
-    some = np.flatnonzero((joined.of_activity >= 0) & (least[joined.of_activity] >= 0))
+def _charged(joined: OpCalls, least: I64, spent: I64) -> I64:
+    """Per activity its share of its call's bound (`least`, -1 where it has none), in proportion to what it spent, in
+    whole ns rounded down; -1 where there is no bound."""
+    out = np.full(len(spent), -1, np.int64)
+    some = np.flatnonzero(joined.of_activity >= 0)
+    some = some[least[joined.of_activity[some]] >= 0]
     call = joined.of_activity[some]
     total = np.bincount(call, weights=spent[some], minlength=len(least)).astype(np.int64)
     out[some] = spent[some] * least[call] // np.maximum(total[call], 1)
@@ -190,19 +191,18 @@ def said(op: Op) -> str:
     return " ".join(told)
 
 
-def _faster(trace: Trace, joined: OpCalls, clock_ns: int, device: int) -> list[str]:
-    """Calls on the device that were measured below their bound by more than one tick of the file's clock a kernel: an error in our
-    work or in our catalog."""
+def _faster(trace: Trace, joined: OpCalls, least: I64, clock_ns: int, device: int) -> list[str]:
+    """Calls on the device that were measured below their bound by more than one tick of the file's clock a kernel: an
+    error in our work or in our catalog."""
     a = trace.activities
     mine = np.flatnonzero((joined.of_activity >= 0) & (a.device == device))
     call = joined.of_activity[mine]
-    first = np.full(len(joined.calls) + 1, np.iinfo(np.int64).max)
-    last = np.full(len(joined.calls) + 1, np.iinfo(np.int64).min)
+    first = np.full(len(joined.calls), np.iinfo(np.int64).max)
+    last = np.full(len(joined.calls), np.iinfo(np.int64).min)
     np.minimum.at(first, call, a.ts_ns[mine])
     np.maximum.at(last, call, a.end_ns[mine])
-    ticks = clock_ns * np.bincount(call, minlength=len(first))
-    least = np.array([*(math.floor(c.bound.seconds * 1e9) if c.bound else -1 for c in joined.calls), -1])
+    kernels = np.bincount(call, minlength=len(joined.calls))
     return [
         f"{joined.calls[i].name}: {last[i] - first[i]} ns measured, {least[i]} ns at least"
-        for i in np.flatnonzero((least >= 0) & (last - first + ticks < least)).tolist()
+        for i in np.flatnonzero((kernels > 0) & (last - first + clock_ns * kernels < least)).tolist()
     ]
