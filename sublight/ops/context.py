@@ -38,6 +38,12 @@ class Context:
             return "tf32"
         return "fp32" if said == {"fp32"} or not self.tf32 else "tf32"
 
+    @property
+    def attention_math(self) -> str:
+        """How fused attention multiplies fp32: on tensor cores wherever the device has them for it, since kernels named
+        for fp32 may split it into passes of a narrower format."""
+        return "tf32" if self.tf32 else "fp32"
+
     def named(self, *parts: str) -> bool:
         """Does a kernel's name hold one of these?"""
         return any(part in kernel.name for kernel in self.kernels for part in parts)

@@ -128,7 +128,7 @@ def _flash_attn(a: Arguments, c: Context) -> Answer:
         return None
     return (Attention.dense(
         batch=q.dims[0], q_length=q.dims[1], kv_length=k.dims[1], heads=q.dims[2], kv_heads=k.dims[2], d_qk=q.dims[3],
-        d_v=v.dims[3], causal=None if causal is False else "end", form=q.form, math=c.math,
+        d_v=v.dims[3], causal=None if causal is False else "end", form=q.form, math=c.attention_math,
     ),)
 
 

@@ -168,7 +168,7 @@ def _sdpa(
         batch = max(1, min(sequences))
         # Equally long sequences have the fewest pairs that a packing of so many can have.
         pairs = tq if tq != tk else -(-tq * tq // batch) if causal is None else (-(-tq * tq // batch) + tq) // 2
-        return (Attention(pairs, tq, tk, h, hk, d, dv, q.form, k.form, q.form, c.math, backward=backward),)
+        return (Attention(pairs, tq, tk, h, hk, d, dv, q.form, k.form, q.form, c.attention_math, backward=backward),)
     if not len(q.dims) == len(k.dims) == len(v.dims) == 4:
         return None
     length_at = 3 - heads_at
@@ -176,7 +176,7 @@ def _sdpa(
         return None
     return (Attention.dense(
         batch=q.dims[0], q_length=q.dims[length_at], kv_length=k.dims[length_at], heads=q.dims[heads_at],
-        kv_heads=k.dims[heads_at], d_qk=q.dims[3], d_v=v.dims[3], causal=causal, form=q.form, math=c.math,
+        kv_heads=k.dims[heads_at], d_qk=q.dims[3], d_v=v.dims[3], causal=causal, form=q.form, math=c.attention_math,
         backward=backward, mask=mask.operand() if mask else None,
     ),)
 
