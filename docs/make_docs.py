@@ -28,6 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, README, PICTURE = ROOT / "docs", ROOT / "README.md", ROOT / "docs/pictures/h800.svg"
+PAGE = ROOT / "docs/pictures/h800.html"
 TRAIN_URL = ("https://raw.githubusercontent.com/deepseek-ai/profile-data/"
              "449602428a1b023acb8a505d4f34fef536535db6/train.json")
 EAGER_URL = ("https://raw.githubusercontent.com/AMD-AGI/TraceLens/"
@@ -182,12 +183,18 @@ def first_screen(train: str) -> str:
     device = explained(train, what_ifs=WHAT_IFS)["devices"][0]
     verdict = device["verdict"]
     table = [line for line in text.split("\n") if line.startswith("|")]
-    picture = f"![{verdict}]({PICTURE.relative_to(ROOT)})"
+    picture = f"[![{verdict}]({PICTURE.relative_to(ROOT)})]({PAGE.relative_to(ROOT)})"
     # A finding's line up to the end of its claim; what to do is in the report itself.
     claims = [re.split(r"\. (?=[A-Z])", line)[0].rstrip(".") + "." for line in text.split("\n")
               if line.startswith("- **")]
     summary = "<details><summary>The same as a table, with the findings</summary>"
     return "\n".join([picture, "", summary, "", *table, "", *claims, "", "</details>", "", *what_if(device["replay"])])
+
+
+def page(train: str) -> str:
+    """The HTML report of DeepSeek's training trace."""
+    with tempfile.TemporaryDirectory() as name:
+        return explain(local(train, "train.json", Path(name)), form="html")
 
 
 def what_if(played: dict[str, Any]) -> list[str]:
@@ -308,6 +315,7 @@ def main() -> None:
     README.write_text(text, "utf-8")
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(picture, "utf-8")
+    PAGE.write_text(page(options.train), "utf-8")
 
 
 if __name__ == "__main__":

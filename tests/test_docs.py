@@ -225,6 +225,7 @@ def test_the_figures_of_the_readme_are_those_of_the_program() -> None:
     assert set(texts) == set(re.findall(r"^<!-- (.+): made by docs/make_docs\.py -->$", text, re.M))
     assert {name: make_docs.between(text, name) for name in texts} == texts
     assert (DOCS / "pictures/h800.svg").read_text("utf-8") == picture
+    assert (DOCS / "pictures/h800.html").read_text("utf-8") == make_docs.page(str(train))
 
 
 def test_the_script_recomputes_the_figures_of_the_readme(tmp_path: Path) -> None:

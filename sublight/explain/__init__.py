@@ -24,7 +24,7 @@ from sublight.explain.refusals import refusals
 from sublight.explain.replay import Replay, replay
 from sublight.explain.steps import Mark, Step, marks, steps_on, union
 from sublight.explain.timeline import Timeline, part_of_activity, timeline
-from sublight.explain.view import StepRow, View, inside, kernel_rows, operator_rows
+from sublight.explain.view import StepRow, View, inside, kernel_rows, operator_rows, with_bounds
 from sublight.explain.whatif import WhatIf, what_if
 from sublight.explain.window import OutsideError, Window, chosen
 from sublight.finding import Finding
@@ -163,14 +163,17 @@ def _device_views(trace: Trace, wanted: Window, override: Device | None, ranks: 
         if override:
             info = DeviceInfo(override.title, override.sms, override.memory_bytes, override.capability)
         catalogued = override or find(info)
+        limits = None if catalogued is None else bounds(
+            trace, links, line, device, part, windows, catalogued.limits, catalogued.key)
+        kernels = kernel_rows(trace, rows, inside_ns, part[rows])
         views.append(View(
             trace=trace, device=device, info=info, catalogued=catalogued, links=links,
-            bounds=None if catalogued is None else bounds(
-                trace, links, line, device, part, windows, catalogued.limits, catalogued.key), timeline=line,
+            bounds=limits, timeline=line,
             step_kind=kind, steps=steps, step_rows=_step_rows(line, steps),
             window=name, window_reason=reason, windows=windows,
             budget=line.budget(windows, wait_ns, undivided_ns),
-            kernels=kernel_rows(trace, rows, inside_ns, part[rows]),
+            kernels=kernels if limits is None else with_bounds(
+                kernels, trace, rows, inside_ns, limits.of_activity_ns),
             rows=rows, inside_ns=inside_ns, part=part[rows],
             refusals=refusals(
                 trace, links, steps, unlinked=int((links.call[rows] < 0).sum()), activities=len(rows),

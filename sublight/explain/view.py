@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class KernelRow:
     count: int
     ns: int
     grid_blocks: int | None      # thread blocks of the grid it ran longest with
+    bound_ns: int | None = None  # least time of those of its runs whose bound is known, summed; None: of none
+    bound_share: float | None = None     # bound over time of those runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,25 @@ def kernel_rows(trace: Trace, rows: I64, inside_ns: I64, part: I32) -> tuple[Ker
             grid_blocks=longest if kind == "kernel" and longest > 0 else None,
         ))
     return tuple(sorted(out, key=lambda row: (-row.ns, row.name, row.kind)))
+
+
+def with_bounds(
+    kernels: Sequence[KernelRow], trace: Trace, rows: I64, inside_ns: I64, bound_ns: I64,
+) -> tuple[KernelRow, ...]:
+    """The kernels with what is known of their bounds; `bound_ns` is of all activities, -1 where unknown."""
+    a = trace.activities
+    duration = np.maximum(a.dur_ns[rows], 1)
+    known = (bound_ns[rows] >= 0) & (a.kind[rows] == KERNEL)
+    least = np.where(known, bound_ns[rows] * inside_ns // duration, 0)
+    size = len(trace.names)
+    total = np.bincount(a.name[rows][known], weights=least[known], minlength=size)
+    spent = np.bincount(a.name[rows][known], weights=inside_ns[known], minlength=size)
+    found = {trace.names[i]: (int(total[i]), int(spent[i])) for i in np.flatnonzero(spent).tolist()}
+    return tuple(
+        replace(row, bound_ns=found[row.name][0], bound_share=found[row.name][0] / found[row.name][1])
+        if row.kind == "kernel" and row.name in found else row
+        for row in kernels
+    )
 
 
 def operator_rows(trace: Trace, rows: I64, inside_ns: I64, part: I32) -> tuple[KernelRow, ...]:

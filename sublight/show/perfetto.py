@@ -81,7 +81,9 @@ class _Part:
         if what == "calls":
             return int(self.calls.sum())
         if what == OWNERS:
-            return sum(len(owner) for _, (_, _, owner, _) in self.own)
+            bounded = sum(int((view.bounds.of_activity_ns[view.rows] > 0).sum())
+                          for view, _ in self.own if view.bounds is not None)
+            return bounded + sum(len(owner) for _, (_, _, owner, _) in self.own)
         return sum(int((owner >= len(COMPUTE)).sum()) + len(view.steps) for view, (_, _, owner, _) in self.own)
 
 
@@ -265,6 +267,7 @@ def _tracks(
         *([("owner", [(s, e, PARTS[o]) for s, e, o in owned])] if owners else []),
         ("gaps, by cause", [(s, e, PARTS[o]) for s, e, o in owned if o in idle]),
         ("exposed communication", [(s, e, PARTS[o]) for s, e, o in owned if o in exposed]),
+        *(_bounds(view) if owners else []),
     ]
     for tid, (name, spans) in enumerate(tracks, 1):
         yield _named("thread_name", pid, tid, name)
@@ -272,6 +275,23 @@ def _tracks(
         yield _json({"ph": "M", "pid": pid, "tid": tid, "ts": 0, **order})
         for s, e, label in _together(spans):
             yield _span(OURS, _json(label), pid, tid, s - base, e - s, f'"ns":{e - s}')
+
+
+def _bounds(view: View) -> list[tuple[str, list[tuple[int, int, str]]]]:
+    """A track a stream: how long each kernel of a known bound would have run at it, from its own start on."""
+    if view.bounds is None:
+        return []
+    a, bound_ns = view.trace.activities, view.bounds.of_activity_ns
+    rows = view.rows[bound_ns[view.rows] > 0]
+    out = []
+    for stream in sorted(set(a.stream[rows].tolist())):
+        mine = rows[a.stream[rows] == stream]
+        start = a.ts_ns[mine]
+        until = np.append(start[1:], np.iinfo(np.int64).max)         # slices of a track must not cross
+        end = np.minimum(np.minimum(start + bound_ns[mine], a.end_ns[mine]), until)
+        spans = [(s, e, "at its bound") for s, e in zip(start.tolist(), end.tolist(), strict=True) if e > s]
+        out.append((f"bounds, stream {stream}", spans))
+    return out
 
 
 def _together(spans: list[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
