@@ -79,11 +79,15 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.send("Page.navigate", {"url": path.as_uri()})
-        deadline = time.monotonic() + TIMEOUT_S
-        while not self.run("location.href !== 'about:blank' && document.readyState === 'complete'"):
-            assert time.monotonic() < deadline, "the page did not load"
-            time.sleep(0.02)
+        self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
         self.frame()
+
+    def until(self, condition: str) -> None:
+        """Wait until an expression is true in the page, be it a page that is still to come."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not self.run(condition):
+            assert time.monotonic() < deadline, f"not true in {TIMEOUT_S} s: {condition}"
+            time.sleep(0.02)
 
     def run(self, expression: str) -> Any:
         """The value of an expression in the page."""

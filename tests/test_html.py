@@ -384,8 +384,9 @@ def test_dark_mode_by_system_and_by_hand(opened: chromium.Page) -> None:
     opened.send("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
     assert opened.run(toggle) == "theme: light"
     assert opened.run(ground) == "rgb(255, 255, 255)"
+    opened.run("window.old = true")
     opened.send("Page.reload")
-    opened.frame()
+    opened.until("!window.old && document.readyState === 'complete'")
     assert opened.run("document.getElementById('theme').textContent") == "theme: light", "not remembered"
     assert opened.problems == []
 

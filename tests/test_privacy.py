@@ -183,6 +183,7 @@ DAMAGE: tuple[Callable[[random.Random, bytes], bytes], ...] = (
 )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda d: d.__name__)
 def test_no_secret_of_a_damaged_file(
     damage: Callable[[random.Random, bytes], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -198,6 +199,7 @@ def test_no_secret_of_a_damaged_file(
             assert not leaks(shown, secret), f"{form}, {damage.__name__} {i}"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("key", ["deviceProperties", "distributedInfo", "baseTimeNanoseconds", "displayTimeUnit",
                                  "schemaVersion", "record_shapes", "traceEvents"])
 def test_no_secret_in_place_of_what_is_expected(
