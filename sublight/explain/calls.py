@@ -191,13 +191,14 @@ def _homes(innermost: I32, parent: I32, rules: _Rules) -> I32:
         while at >= 0 and not rules.know(at, tuple(activities)):
             at = int(parent[at])
         own[row] = at
-    homes = {at for at in own.values() if at >= 0}
-    final: dict[int, int] = {}
-    for at in homes:
-        top, up = at, int(parent[at])
-        while up >= 0 and not rules.apart(at):
-            top, up = (up if up in homes else top), int(parent[up])
-        final[at] = top
+    rows_of_homes = np.unique(np.array([home for home in own.values() if home >= 0], np.int64))
+    is_home = np.zeros(len(parent) + 1, bool)                            # the last stands for "nobody", at index -1
+    is_home[rows_of_homes] = True
+    top, up = rows_of_homes.copy(), np.array([-1 if rules.apart(home) else parent[home] for home in rows_of_homes.tolist()], np.int64)
+    while (up >= 0).any():
+        top = np.where(is_home[up], up, top)
+        up = np.where(up >= 0, parent[up] if len(parent) else -1, -1)
+    final = dict(zip(rows_of_homes.tolist(), top.tolist(), strict=True))
     out = innermost.copy()
     for row, activities in launched.items():
         if own[row] >= 0:

@@ -99,7 +99,9 @@ def chains(view: View, mine: OwnedCalls) -> Iterator[Chain]:
     """Chains of two calls and more, the longest possible, on each stream of the window."""
     a, names = view.trace.activities, view.trace.names
     rows = view.rows[mine.inside[view.rows] > 0]
-    fusable = np.array([*map(_fusable, mine.joined.calls), False])
+    of_ops = {id(call.ops): call for call in mine.joined.calls}          # calls that are alike share their tuple of ops
+    fits_ops = {ops for ops, call in of_ops.items() if _fusable(call)}
+    fusable = np.array([*(id(call.ops) in fits_ops for call in mine.joined.calls), False])
     host = np.array(["HtoD" in name or "DtoH" in name for name in names] or [False])
     good = fusable[mine.joined.of_activity[rows]] & ~((a.kind[rows] == MEMCPY) & host[a.name[rows]])
     for stream in np.unique(a.stream[rows]).tolist():

@@ -62,6 +62,7 @@ def find(view: View) -> Iterable[Finding]:
         return
     shape = _Shape(view, mine)
     lines: dict[str, list[int]] = {}
+    words: dict[int, str] = {}                   # by the tuple of ops, which calls that are alike share
     lost = {"waves": 0, "rows": 0}
     for call, owned in mine.calls():
         if len(call.ops) != 1 or not isinstance(call.ops[0], Gemm) or call.bound is None:
@@ -78,7 +79,9 @@ def find(view: View) -> Iterable[Finding]:
         else:
             continue
         lost["rows" if rows else "waves"] += loss
-        of_line = lines.setdefault(f"{call.name} ({cut(said(call.ops[0]), 48)}): {why}", [0, 0, 0])
+        if id(call.ops) not in words:
+            words[id(call.ops)] = f"{call.name} ({cut(said(call.ops[0]), 48)})"
+        of_line = lines.setdefault(f"{words[id(call.ops)]}: {why}", [0, 0, 0])
         for i, value in enumerate((loss, owned, 1)):
             of_line[i] += value
     total = sum(lost.values())

@@ -49,19 +49,20 @@ def find(view: View) -> Iterable[Finding]:
     mine = owned_calls(view)
     if mine is None:
         return
-    answers: dict[Op, tuple[Unit, str, float] | None] = {}
+    answers: dict[int, tuple[Unit, str, float] | None] = {}      # by the tuple of ops, which calls that are alike share
     fp8 = any((r.number_format or "").startswith("fp8") for r in view.of_parts(("gemm", "grouped gemm", "attention")))
+    words: dict[int, str] = {}
     rows: dict[tuple[str, str, str, str], list[float]] = {}
     for call, owned in mine.calls():
         if len(call.ops) != 1 or call.bound is None:
             continue
         op = call.ops[0]
-        if op not in answers:
-            answers[op] = slow_unit(op, mine.limits)
+        if id(call.ops) not in answers:
+            answers[id(call.ops)], words[id(call.ops)] = slow_unit(op, mine.limits), said(op)
         fp8 |= call.work is not None and ("tensor", "fp8") in call.work.flops
-        if (slow := answers[op]) is not None:
+        if (slow := answers[id(call.ops)]) is not None:
             (unit, form), best, ratio = slow
-            row = rows.setdefault((form, best, call.name, said(op)), [0, 0, 0, ratio, unit == "tensor", call.inferred])
+            row = rows.setdefault((form, best, call.name, words[id(call.ops)]), [0, 0, 0, ratio, unit == "tensor", call.inferred])
             row[0], row[1], row[2] = row[0] + owned, row[1] + int(owned * (1 - ratio)), row[2] + 1
     wide = {key: row for key, row in rows.items() if key[0] not in NARROW}
     counted = rows if fp8 else wide
