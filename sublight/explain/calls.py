@@ -194,7 +194,8 @@ def _homes(innermost: I32, parent: I32, rules: _Rules) -> I32:
     rows_of_homes = np.unique(np.array([home for home in own.values() if home >= 0], np.int64))
     is_home = np.zeros(len(parent) + 1, bool)                            # the last stands for "nobody", at index -1
     is_home[rows_of_homes] = True
-    top, up = rows_of_homes.copy(), np.array([-1 if rules.apart(home) else parent[home] for home in rows_of_homes.tolist()], np.int64)
+    top = rows_of_homes.copy()
+    up = np.array([-1 if rules.apart(home) else parent[home] for home in rows_of_homes.tolist()], np.int64)
     while (up >= 0).any():
         top = np.where(is_home[up], up, top)
         up = np.where(up >= 0, parent[up] if len(parent) else -1, -1)
