@@ -62,7 +62,8 @@ def find(view: View) -> Iterable[Finding]:
         fp8 |= call.work is not None and ("tensor", "fp8") in call.work.flops
         if (slow := answers[id(call.ops)]) is not None:
             (unit, form), best, ratio = slow
-            row = rows.setdefault((form, best, call.name, words[id(call.ops)]), [0, 0, 0, ratio, unit == "tensor", call.inferred])      # by the ops that alike calls share
+            key = (form, best, call.name, words[id(call.ops)])
+            row = rows.setdefault(key, [0, 0, 0, ratio, unit == "tensor", call.inferred])
             row[0], row[1], row[2] = row[0] + owned, row[1] + int(owned * (1 - ratio)), row[2] + 1
     wide = {key: row for key, row in rows.items() if key[0] not in NARROW}
     counted = rows if fp8 else wide
