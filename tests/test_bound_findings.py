@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from conftest import shared
+from explaining import codes, explained
 from kineto import Kineto
 
-from sublight.explain import Explained, explain
+from sublight.explain import explain
 from sublight.explain.findings.gemm_waves import Waves, waves_of
 from sublight.finding import Finding
 from sublight.observe.read import read
@@ -30,17 +29,6 @@ EARLY = (-2_000, -1_000)
 WINDOW_NS = 100_000
 TYPES = {"bf16": "c10::BFloat16", "fp32": "float", "fp64": "double", "fp8": "c10::Float8_e4m3fn"}
 Sizes = Sequence[Sequence[int]]
-
-
-def explained(trace: Kineto, *, window: str = "all") -> Explained:
-    """The only device of a trace."""
-    with TemporaryDirectory() as folder:
-        (device,) = explain(read(trace.write(Path(folder) / "trace.json")), window=window).devices
-    return device
-
-
-def codes(trace: Kineto, *, window: str = "all") -> list[str]:
-    return [finding.code for finding in explained(trace, window=window).findings]
 
 
 def found(trace: Kineto, code: str, *, window: str = "all") -> Finding:

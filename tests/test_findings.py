@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from conftest import all_kineto, shared
+from explaining import codes, explained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto import Kineto
@@ -36,17 +37,6 @@ WINDOW_NS = 100_000
 
 CODES = [module.CODE for module in FINDINGS]
 ROOT = Path(__file__).parent.parent
-
-
-def explained(trace: Kineto, *, window: str = "all") -> Explained:
-    """The only device of a trace."""
-    with TemporaryDirectory() as folder:
-        (device,) = explain(read(trace.write(Path(folder) / "trace.json")), window=window).devices
-    return device
-
-
-def codes(trace: Kineto, *, window: str = "all") -> list[str]:
-    return [finding.code for finding in explained(trace, window=window).findings]
 
 
 # ---- planted faults: builders of traces with a fault of a given size, nothing else wrong -----------------

@@ -11,16 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
+from explaining import explained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto import Kineto
-
-from sublight.explain import Explained, explain
-from sublight.observe.read import read
 
 GEMM = "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -53,12 +49,6 @@ def played(runs: Sequence[Run], *, latency_ns: int = LATENCY_NS) -> Kineto:
         k.kernel(GEMM, start, free, launch=(host, host + LAUNCH_NS))
         host += LAUNCH_NS
     return k
-
-
-def explained(trace: Kineto) -> Explained:
-    with TemporaryDirectory() as folder:
-        (device,) = explain(read(trace.write(Path(folder) / "trace.json")), window="all").devices
-    return device
 
 
 def gains(trace: Kineto) -> dict[str, int]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sublight.budget import BLOCKED, STARVED
+from sublight.budget import BLOCKED, COMMUNICATION, PART_INDEX, STARVED
 from sublight.device import Device, DeviceInfo, find
 from sublight.errors import InputError
 from sublight.explain import host
@@ -185,8 +185,6 @@ def _device_views(trace: Trace, wanted: Window, override: Device | None, ranks: 
 
 def _waiting(inside_ns: np.ndarray, part: np.ndarray) -> tuple[int | None, int]:
     """(summed time of kernels that only wait or None, summed time of those that wait and move data in one)."""
-    from sublight.budget import COMMUNICATION, PART_INDEX
-
     of = {c: int(inside_ns[part == PART_INDEX[p]].sum()) for c, p in COMMUNICATION.items()}
     undivided, waiting = of["communication"], of["communication: wait"]
     return (None if undivided and not waiting else waiting), undivided
@@ -208,20 +206,19 @@ def _thread_views(trace: Trace, wanted: Window, ranks: int) -> list[View]:
         name, reason, windows = chosen(wanted, steps, kind, step_windows, line.span, None)
         inside_ns = inside(start_ns, end_ns, windows)
         keep = inside_ns > 0
+        rows, inside_ns = op[keep].astype(np.int64), inside_ns[keep]
         at = np.searchsorted(line.edges_ns, start_ns[keep], "right") - 1
         part = line.owner[np.maximum(at, 0)]
         budget = line.budget(windows)
+        undivided_ns = budget.communication.union_ns         # an operator's time tells no waiting from transfer
         views.append(View(
             trace=trace, device=f"cpu thread {ordinal}", info=DeviceInfo("CPU"), catalogued=None, links=None,
             timeline=line, step_kind=kind, steps=steps, step_rows=_step_rows(line, steps),
             window=name, window_reason=reason, windows=windows,
-            budget=line.budget(windows, None if budget.communication.union_ns else 0,
-                               budget.communication.union_ns),
-            kernels=operator_rows(trace, op[keep].astype(np.int64), inside_ns[keep], part),
-            rows=op[keep].astype(np.int64), inside_ns=inside_ns[keep], part=part,
-            refusals=refusals(
-                trace, None, steps, unlinked=0, activities=0, undivided_ns=budget.communication.union_ns, ranks=ranks,
-            ),
+            budget=replace(budget, communication=replace(
+                budget.communication, wait_ns=None if undivided_ns else 0, undivided_ns=undivided_ns)),
+            kernels=operator_rows(trace, rows, inside_ns, part), rows=rows, inside_ns=inside_ns, part=part,
+            refusals=refusals(trace, None, steps, unlinked=0, activities=0, undivided_ns=undivided_ns, ranks=ranks),
         ))
     return views
 

@@ -76,13 +76,9 @@ def owned_ns(trace: Trace, line: Timeline, device: int, part: I32, windows: Sequ
     """
     a = trace.activities
     out = np.zeros(len(a.ts_ns), np.int64)
-    lengths = np.diff(line.edges_ns)
-    inside = np.zeros(len(lengths), np.int64)
-    for start, end in windows:
-        low = max(int(np.searchsorted(line.edges_ns, start, "right")) - 1, 0)
-        high = int(np.searchsorted(line.edges_ns, end, "left"))
-        cut: I64 = np.clip(line.edges_ns[low : high + 1], start, end)
-        inside[low:high] += cut[1:] - cut[:-1]
+    at, starts, ends = line.pieces(windows)
+    inside = np.zeros(len(line.owner), np.int64)
+    np.add.at(inside, at, ends - starts)                 # two windows may share a stretch
     here = np.flatnonzero((a.device == device) & (a.dur_ns > 0))
     for p in np.flatnonzero(np.bincount(part[here], minlength=len(PARTS))).tolist():
         mine = here[part[here] == p]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sublight.explain.columns import present
+from sublight.explain.columns import distinct, present
 from sublight.trace import I32, I64, B, Trace
 
 # An event of another stream lets an activity start within so much of its end. Between two streams it takes 1 to 3 µs
@@ -99,7 +99,7 @@ def ended_joins(at: Nodes, allowed: I64, tick: int) -> tuple[I64, I64]:
 def tail_joins(at: Nodes, allowed: I64, tick: int) -> tuple[I64, I64]:
     """Pairs (later, earlier) of kernels: `later` starts in the last tenth of `earlier` (and its last 50 µs), having
     waited for longer than that takes. Of several, the one that ends first."""
-    if len(present_streams(at)) < 2:
+    if len(distinct(at.stream)) < 2:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     late = np.flatnonzero((at.start_ns > allowed) & at.kernel)
     by_end = np.argsort(at.end_ns, kind="stable")
@@ -118,9 +118,3 @@ def tail_joins(at: Nodes, allowed: I64, tick: int) -> tuple[I64, I64]:
         place[seeking] += 1
     found = partner >= 0
     return late[found], partner[found]
-
-
-def present_streams(at: Nodes) -> list[int]:
-    """The streams that nodes run on."""
-    out: list[int] = np.unique(at.stream).tolist()
-    return out

@@ -13,7 +13,6 @@ from sublight.explain.critical import critical_path
 from sublight.explain.dependencies import Dependencies, dependencies
 from sublight.explain.play import Change, play
 from sublight.explain.view import View
-from sublight.trace import I64
 
 ERROR_AT_MOST = 0.05               # of the window: above it, gains are refused
 UNEXPLAINED_AT_MOST = 0.10
@@ -44,11 +43,10 @@ class Replay:
         return None
 
 
-def replay(view: View, bound_ns: I64 | None = None, *, deps: Dependencies | None = None) -> Replay:
-    """Play a view's windows again.
+def replay(view: View, *, deps: Dependencies | None = None) -> Replay:
+    """Play a view's windows again. `deps` saves finding the dependencies again.
 
-    `bound_ns` is not needed for it, and accepted so that a caller may treat replay and what_if alike. `deps` saves
-    finding the dependencies again. Raises InputError for a CPU-only trace.
+    Raises InputError for a CPU-only trace.
     """
     deps = dependencies(view) if deps is None else deps
     change = Change(deps.end_ns - deps.start_ns)

@@ -53,16 +53,21 @@ class Timeline:
 
     def cut(self, windows: Windows) -> tuple[I64, I32, B]:
         """(length in ns, owner, communicating) of every stretch inside the windows, which must be disjoint."""
-        lengths, owners, communicating = [], [], []
+        at, starts, ends = self.pieces(windows)
+        return ends - starts, self.owner[at], self.communicating[at]
+
+    def pieces(self, windows: Windows) -> tuple[I64, I64, I64]:
+        """(index, start, end) of every stretch inside the windows, which must be disjoint; times are cut to them."""
+        none = np.zeros(0, np.int64)
+        at, starts, ends = [none], [none], [none]
         for start, end in windows:
             low = max(int(np.searchsorted(self.edges_ns, start, "right")) - 1, 0)
             high = int(np.searchsorted(self.edges_ns, end, "left"))
-            lengths.append(np.diff(np.clip(self.edges_ns[low : high + 1], start, end)))
-            owners.append(self.owner[low:high])
-            communicating.append(self.communicating[low:high])
-        empty = np.zeros(0, np.int64)
-        return (np.concatenate([empty, *lengths]), np.concatenate([empty.astype(np.int32), *owners]),
-                np.concatenate([empty.astype(bool), *communicating]))
+            edges = np.clip(self.edges_ns[low : high + 1], start, end)
+            at.append(np.arange(low, low + max(len(edges) - 1, 0)))
+            starts.append(edges[:-1])
+            ends.append(edges[1:])
+        return np.concatenate(at), np.concatenate(starts), np.concatenate(ends)
 
     def stretches(self, part: str, windows: Windows) -> tuple[I64, I64]:
         """(starts, ends) in ns of the stretches of a part inside the windows, whole: touching pieces are one."""

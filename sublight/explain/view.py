@@ -14,6 +14,7 @@ from sublight.explain.columns import present
 from sublight.explain.links import Links
 from sublight.explain.steps import Step
 from sublight.explain.timeline import Timeline
+from sublight.observe.kernel_name import classify
 from sublight.trace import I32, I64, KERNEL, Trace
 
 
@@ -34,6 +35,11 @@ class KernelRow:
     grid_blocks: int | None      # thread blocks of the grid it ran longest with
     bound_ns: int | None = None  # least time of those of its runs whose bound is known, summed; None: of none
     bound_share: float | None = None     # bound over time of those runs
+
+    @property
+    def origin(self) -> str:
+        """"cuBLAS · nvjet"; empty where neither library nor family is known."""
+        return " · ".join(dict.fromkeys(x for x in (self.library, self.family) if x))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +174,6 @@ def inside(ts_ns: I64, end_ns: I64, windows: Sequence[tuple[int, int]]) -> I64:
 
 def kernel_rows(trace: Trace, rows: I64, inside_ns: I64, part: I32) -> tuple[KernelRow, ...]:
     """The device activities collapsed by name."""
-    from sublight.observe.kernel_name import classify
-
     if not len(rows):
         return ()
     a = trace.activities

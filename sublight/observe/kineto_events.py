@@ -39,11 +39,18 @@ SHAPES_WITHIN = 100_000                  # events: where operators have shapes, 
 NOT_RECORDED = msgspec.Raw(b"")
 
 
-class DeviceFields(msgspec.Struct, gc=False, rename={
-    "external_id": "External id", "external_id_2021": "external id", "nbytes": "bytes",
-    "graph_node": "graph node id", "collective": "Collective name", "elements_in": "In msg nelems",
+ID_KEYS = {"external_id": "External id", "external_id_2021": "external id"}
+RENAMED_KEYS = ID_KEYS | {
+    "nbytes": "bytes", "graph_node": "graph node id", "collective": "Collective name", "elements_in": "In msg nelems",
     "elements_out": "Out msg nelems", "group_size": "Group size", "group": "Process Group Name",
-}):
+}
+ARGUMENT_KEYS = {
+    "dims": "Input Dims", "dims_2021": "Input dims", "types": "Input type", "strides": "Input Strides",
+    "concrete": "Concrete Inputs",
+}
+
+
+class DeviceFields(msgspec.Struct, gc=False, rename=RENAMED_KEYS):
     correlation: Any = None
     external_id: Any = None
     external_id_2021: Any = None
@@ -65,22 +72,12 @@ class CallFields(msgspec.Struct, gc=False):
     correlation: Any = None
 
 
-class OpFields(msgspec.Struct, gc=False, rename={
-    "external_id": "External id", "external_id_2021": "external id",
-}):
+class OpFields(msgspec.Struct, gc=False, rename=ID_KEYS):
     external_id: Any = None
     external_id_2021: Any = None
 
 
-ARGUMENT_KEYS = {
-    "dims": "Input Dims", "dims_2021": "Input dims", "types": "Input type", "strides": "Input Strides",
-    "concrete": "Concrete Inputs",
-}
-
-
-class OpFieldsWithArguments(OpFields, gc=False, rename=ARGUMENT_KEYS | {
-    "external_id": "External id", "external_id_2021": "external id",
-}):
+class OpFieldsWithArguments(OpFields, gc=False, rename=ID_KEYS | ARGUMENT_KEYS):
     """Arguments stay text (msgspec.Raw): few of them are distinct, and most are never looked at."""
 
     dims: msgspec.Raw = NOT_RECORDED
@@ -90,11 +87,7 @@ class OpFieldsWithArguments(OpFields, gc=False, rename=ARGUMENT_KEYS | {
     concrete: msgspec.Raw = NOT_RECORDED
 
 
-class AnyFields(DeviceFields, gc=False, rename=ARGUMENT_KEYS | {
-    "external_id": "External id", "external_id_2021": "external id", "nbytes": "bytes",
-    "graph_node": "graph node id", "collective": "Collective name", "elements_in": "In msg nelems",
-    "elements_out": "Out msg nelems", "group_size": "Group size", "group": "Process Group Name",
-}):
+class AnyFields(DeviceFields, gc=False, rename=RENAMED_KEYS | ARGUMENT_KEYS):
     dims: msgspec.Raw = NOT_RECORDED
     dims_2021: msgspec.Raw = NOT_RECORDED
     types: msgspec.Raw = NOT_RECORDED

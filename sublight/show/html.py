@@ -47,9 +47,8 @@ COLOURS = {
     "idle: other threads run operators": "#cda08f", "hidden communication": "#c5a8ce",
 }
 GROUP_COLOURS = {"compute": "#6f9f86", "communication": "#b562cb", "copies": "#c49000", "idle": "#b8776c"}
-# What later readings may add to an explained device or to an explanation: shown where it is there.
-ADDITIONS = (("replay", "Replay of the dependencies"), ("what_ifs", "What if"), ("whatifs", "What if"),
-             ("ranks", "Ranks"))
+# Attributes of an explained device or of an explanation that become tables, field by field.
+ADDITIONS = (("replay", "Replay of the dependencies"), ("what_ifs", "What if"), ("ranks", "Ranks"))
 
 
 def html(explanation: Explanation) -> str:
@@ -147,7 +146,7 @@ def _device(explained: Explained, explanation: Explanation, index: int, shown: S
     return [
         frame[0], f'<p class="verdict">{_text(headline(view))}</p>',
         *_waterfall(view), *_timeline_section(view, index), *_findings(explained.findings), *_refusals(view),
-        *_additions(explained), *_additions(view), *_kernels(view, index, devices), *_steps(view), *_quality(view),
+        *_additions(explained), *_kernels(view, index, devices), *_steps(view), *_quality(view),
         frame[1],
     ]
 
@@ -228,10 +227,9 @@ def _findings(findings: Sequence[Finding]) -> list[str]:
     out = ["<h3>Findings <small>\u2264 is an upper limit; limits overlap and do not add up</small></h3>",
            '<ul class="findings">']
     for f in findings:
-        least = getattr(f, "gain_ns_at_least", None)
         gain = "" if not f.gain_ns_at_most else (
             f' <span class="gain" title="{f.gain_ns_at_most:,} ns at most">'
-            f"{_text(f'{ms(least)} to ' if least else chr(0x2264) + ' ')}{_text(ms(f.gain_ns_at_most))}</span>")
+            f"\u2264 {_text(ms(f.gain_ns_at_most))}</span>")
         evidence = "".join(f"<li>{_text(line)}</li>" for line in f.evidence)
         caveats = "".join(f"<p class=dim>But: {_text(line)}.</p>" for line in f.caveats)
         out.append(f"<li><b>{_text(f.code)} {_text(f.title)}</b>{gain} <span class=dim>confidence "
@@ -359,11 +357,11 @@ def _notes(explanation: Explanation, shown: Sequence[Explained]) -> list[str]:
             "full. Name fewer files to see the others.</p>"]
 
 
-# ---------------------------------------------------------------- what later readings add
+# ---------------------------------------------------------------- replay, what-ifs, ranks
 
 
 def _additions(of: object) -> list[str]:
-    """Tables of frozen values that another reading hung on: one row a value, a column a field."""
+    """Tables of the attributes in ADDITIONS: one row a value, a column a plain field."""
     out: list[str] = []
     for attribute, heading in ADDITIONS:
         value = getattr(of, attribute, None)

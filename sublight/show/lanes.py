@@ -82,15 +82,8 @@ def _longest_key(group: I64, key: I32, busy: I64) -> I32:
 def stretches(view: View) -> tuple[I64, I64, I32, B]:
     """(start, end, owner, communicating) of every stretch inside the windows, neighbours of one kind joined."""
     line = view.timeline
-    starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for low, high in view.windows:
-        first = max(int(np.searchsorted(line.edges_ns, low, "right")) - 1, 0)
-        last = int(np.searchsorted(line.edges_ns, high, "left"))
-        edges = np.clip(line.edges_ns[first : last + 1], low, high)
-        starts.append(edges[:-1])
-        ends.append(edges[1:])
-    _, owner, communicating = line.cut(view.windows)
-    return _joined(np.concatenate(starts), np.concatenate(ends), owner, communicating)
+    at, start, end = line.pieces(view.windows)
+    return _joined(start, end, line.owner[at], line.communicating[at])
 
 
 def _joined(start: I64, end: I64, owner: I32, communicating: B) -> tuple[I64, I64, I32, B]:

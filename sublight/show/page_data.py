@@ -18,9 +18,8 @@ MOST_MARKS, MOST_ROWS, MOST_NAME_BYTES = 120_000, 12_000, 1_500_000
 MOST_NAME, LEAST_NAME = 4_000, 40   # characters of a kernel's name
 MOST_STEPS, MOST_LABEL = 500, 80
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# What later readings may add to a row of View.kernels: a column where any row has it.
-ADDITIONS = (("bound_ns", "bound", "ns"), ("bound_share", "of bound", "share"), ("limiter", "limiter", "text"),
-             ("inferred", "inferred", "text"))
+# Columns of the kernel table only where any row has them.
+BOUND_COLUMNS = (("bound_ns", "bound", "ns"), ("bound_share", "of bound", "share"))
 
 
 def page_data(views: Sequence[View]) -> dict[str, Any]:
@@ -90,14 +89,7 @@ def _kernel_columns(rows: Sequence[KernelRow]) -> Columns:
     always = (("name", "name", "name"), ("category", "category", "text"), ("origin", "library \u00b7 family", "text"),
               ("number_format", "format", "text"), ("count", "runs", "count"), ("ns", "time", "ns"),
               ("share", "share", "share"), ("mean", "mean", "ns"), ("grid_blocks", "grid", "count"))
-    added = [c for c in ADDITIONS if any(_value(row, c[0]) is not None for row in rows)]
-    return (*always, *added)
-
-
-def _value(row: object, attribute: str) -> Any:
-    value = getattr(row, attribute, None)
-    return (("yes" if value else None) if isinstance(value, bool)
-            else value if isinstance(value, int | float | str) else None)
+    return (*always, *(c for c in BOUND_COLUMNS if any(getattr(row, c[0]) is not None for row in rows)))
 
 
 def _kernel_values(
@@ -108,9 +100,9 @@ def _kernel_values(
         "name": [names.setdefault(shown_name(row.short, longest), len(names)),
                  names.setdefault(shown_name(row.name, longest), len(names))],
         "category": row.category if row.kind in ("kernel", "operator") else row.kind,
-        "origin": " \u00b7 ".join(dict.fromkeys(x for x in (row.library, row.family) if x)) or None,
+        "origin": row.origin or None,
         "share": row.ns / total if row.kind in ("kernel", "operator") else None,
         "mean": row.ns / row.count if row.count else None,
     }
-    values = [special[a] if a in special else _value(row, a) for a, _, _ in columns]
+    values = [special[a] if a in special else getattr(row, a) for a, _, _ in columns]
     return [round(v, 6) if isinstance(v, float) else v for v in values]

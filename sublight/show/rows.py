@@ -112,8 +112,7 @@ def families(rows: tuple[KernelRow, ...], kernel_ns: int) -> list[tuple[str, str
     """(category, library and family, runs, ns), largest first."""
     grouped: dict[tuple[str, str], list[KernelRow]] = {}
     for row in rows:
-        origin = " · ".join(dict.fromkeys(x for x in (row.library, row.family) if x)) or "–"
-        grouped.setdefault((row.category, origin), []).append(row)
+        grouped.setdefault((row.category, row.origin or "–"), []).append(row)
     return sorted(
         ((category, origin, sum(r.count for r in members), sum(r.ns for r in members))
          for (category, origin), members in grouped.items()),

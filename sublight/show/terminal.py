@@ -17,6 +17,7 @@ from sublight.explain.headline import headline
 from sublight.explain.ranks import Ranks
 from sublight.explain.view import View
 from sublight.explain.words import cut, ms, number, percent, recording_caveats
+from sublight.finding import Finding
 from sublight.show.rows import SMALL, families, quality_line, replay_lines, title, waterfall
 
 if TYPE_CHECKING:
@@ -65,12 +66,7 @@ def _ranks(explanation: Explanation, ranks: Ranks, console: Console) -> None:
                           f"{s.last_in} of {s.collectives}", ms(s.late_ns))
         console.print(table)
     for finding in explanation.rank_findings:
-        gain = f"  ≤ {ms(finding.gain_ns_at_most)}" if finding.gain_ns_at_most else ""
-        console.print(Text.assemble((f"{finding.code} {finding.title}", "bold"), (gain, "cyan")))
-        console.print(_indented(f"{finding.claim}."))
-        for line in finding.evidence[:2]:
-            console.print(_indented(f"· {line}", "dim"))
-        console.print(_indented(f"→ {finding.action}."))
+        _finding(finding, console)
     console.print()
 
 
@@ -89,15 +85,7 @@ def first_screen(
     console.print()
     shown = explained.findings[: BRIEF_FINDINGS if brief else MOST_FINDINGS]
     for finding in shown:
-        gain = f"  ≤ {ms(finding.gain_ns_at_most)}" if finding.gain_ns_at_most else ""
-        console.print(Text.assemble((f"{finding.code} {finding.title}", "bold"), (gain, "cyan")))
-        if not brief or finding is shown[0]:
-            console.print(_indented(f"{finding.claim}."))
-        if brief:
-            continue
-        for line in finding.evidence[:2]:
-            console.print(_indented(f"· {line}", "dim"))
-        console.print(_indented(f"→ {finding.action}."))
+        _finding(finding, console, claim=not brief or finding is shown[0], rest=not brief)
     hidden = len(explained.findings) - len(shown)
     if hidden > 0:
         console.print(Text(f"and {hidden} more", style="dim"))
@@ -112,6 +100,18 @@ def first_screen(
     for refusal in view.refusals:
         console.print(_indented(f"Cannot tell {refusal.what}: {refusal.why}. Capture {refusal.capture}.", "dim", 0))
     console.print(_indented(f"Trace: {quality_line(view)}.", "dim", 0))
+
+
+def _finding(finding: Finding, console: Console, *, claim: bool = True, rest: bool = True) -> None:
+    """Its title and gain, its claim, and the rest: evidence and what to do."""
+    gain = f"  ≤ {ms(finding.gain_ns_at_most)}" if finding.gain_ns_at_most else ""
+    console.print(Text.assemble((f"{finding.code} {finding.title}", "bold"), (gain, "cyan")))
+    if claim:
+        console.print(_indented(f"{finding.claim}."))
+    if rest:
+        for line in finding.evidence[:2]:
+            console.print(_indented(f"· {line}", "dim"))
+        console.print(_indented(f"→ {finding.action}."))
 
 
 def _across_ranks(view: View, explanation: Explanation) -> str | None:
