@@ -106,7 +106,8 @@ def bounds(
     # A window that cuts a kernel takes its share of the kernel's bound along.
     bound_ns = np.where(known & (whole > 0), charged * owned // np.maximum(whole, 1), 0)
     at_bound = np.minimum(bound_ns, owned)
-    inferred = joined.bounded() & ~joined.known()
+    recorded, bounded = joined.known(), joined.bounded()
+    inferred = bounded & ~recorded
     rows = []
     for p in range(len(COMPUTE)):
         mine = (part == p) & (a.device == device)
@@ -119,8 +120,8 @@ def bounds(
     spent = int(a.dur_ns[in_window].sum())
     return Bounds(
         device_key=device_key, parts=tuple(rows), calls=_call_rows(joined, limits, owned, bound_ns, part, in_window),
-        known_share=int(a.dur_ns[in_window & joined.known()].sum()) / spent if spent else 0.0,
-        inferred_share=int(a.dur_ns[in_window & joined.bounded()].sum()) / spent if spent else 0.0,
+        known_share=int(a.dur_ns[in_window & recorded].sum()) / spent if spent else 0.0,
+        inferred_share=int(a.dur_ns[in_window & bounded].sum()) / spent if spent else 0.0,
         faster_than_bound=tuple(_faster(trace, joined, least, clock, device)),
         of_activity_ns=_charged(joined, least, a.dur_ns), owned_ns=owned, joined=joined, limits=limits,
     )
