@@ -1,0 +1,1 @@
+"""Topologies, what NCCL would choose and why, expected times, the cluster doctor."""
