@@ -1,0 +1,1 @@
+"""What NCCL would choose on a topology, and why."""

@@ -1,0 +1,1 @@
+"""Boxes and the fabric between them: read, made from a catalog, drawn, checked."""
