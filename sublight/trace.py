@@ -120,6 +120,7 @@ class Collective:
     elements_out: int
     group_size: int
     group: str                                 # number of the process group
+    ranks: tuple[int, ...] = ()                # of the world, where the record lists them all
 
 
 @dataclass(frozen=True, slots=True)

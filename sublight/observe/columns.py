@@ -266,6 +266,7 @@ class Columns:
             -1 if not isinstance(a.collective, str) else ids[(
                 a.collective, a.dtype if isinstance(a.dtype, str) else "", _count(a.elements_in),
                 _count(a.elements_out), _count(a.group_size), str(a.group) if a.group is not None else "",
+                a.ranks if isinstance(a.ranks, str) else "",
             )]
             for a in args
         ], np.int32)

@@ -39,6 +39,7 @@ from sublight.trace import (
 # Control characters and those that turn the direction of text: a name must not steer a terminal.
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 WORD = re.compile(r"\w{1,40}")
+RANKS = re.compile(r"\[\d{1,7}(?:, ?\d{1,7})*\]")
 LARGE_STAMP = re.compile(rb'"ts"\s*:\s*"?\d{13,}\.')      # from 1e12 on; below, a double holds the nanoseconds
 
 Progress = Callable[[int], None]
@@ -186,11 +187,16 @@ def _compact(text: bytes) -> str:
         return ""
 
 
-def _collective(name: str, dtype: str, elements_in: int, elements_out: int, size: int, group: str) -> Collective:
-    """Names of collectives and of number formats are words; a process group's name is kept if it is a number."""
+def _collective(
+    name: str, dtype: str, elements_in: int, elements_out: int, size: int, group: str, ranks: str,
+) -> Collective:
+    """Names of collectives and of number formats are words; a process group's name is kept if it is a number, its ranks
+    if they are all listed (of large groups PyTorch writes some, with dots between)."""
+    listed = RANKS.fullmatch(ranks) is not None
+    members = tuple(int(rank) for rank in ranks.strip("[] ").split(",")) if listed else ()
     return Collective(
         name if WORD.fullmatch(name) else "", dtype if WORD.fullmatch(dtype) else "", elements_in, elements_out, size,
-        group if group.isdigit() else "",
+        group if group.isdigit() else "", members if len(members) == size else (),
     )
 
 

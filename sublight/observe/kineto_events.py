@@ -43,6 +43,7 @@ ID_KEYS = {"external_id": "External id", "external_id_2021": "external id"}
 RENAMED_KEYS = ID_KEYS | {
     "nbytes": "bytes", "graph_node": "graph node id", "collective": "Collective name", "elements_in": "In msg nelems",
     "elements_out": "Out msg nelems", "group_size": "Group size", "group": "Process Group Name",
+    "ranks": "Process Group Ranks",
 }
 ARGUMENT_KEYS = {
     "dims": "Input Dims", "dims_2021": "Input dims", "types": "Input type", "strides": "Input Strides",
@@ -66,6 +67,7 @@ class DeviceFields(msgspec.Struct, gc=False, rename=RENAMED_KEYS):
     elements_out: Any = None
     group_size: Any = None
     group: Any = None
+    ranks: Any = None
 
 
 class CallFields(msgspec.Struct, gc=False):
