@@ -1,16 +1,61 @@
-"""`sublight comm topology`."""
+"""`sublight comm topology TOPO.xml|CLUSTER`: a box drawn as NCCL sees it, with what is wrong with it."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 from typing import Any
+
+from sublight.cli import output
+from sublight.errors import InputError
 
 
 def add(commands: Any) -> None:
     """Declare the command."""
-    command = commands.add_parser("topology", help="being built")
+    command = commands.add_parser(
+        "topology", help="draw a box as NCCL sees it, and check it",
+        description="Draw NCCL's topology file, or a node of the catalog, as a tree; say how far each network port is "
+                    "from each GPU; check what is missing, slow or odd; for several nodes, add the network.",
+    )
+    command.add_argument("topology", metavar="TOPO.xml|CLUSTER",
+                         help="what NCCL_TOPO_DUMP_FILE wrote or NCCL_TOPO_FILE names, or a cluster such as 2x8xH100")
+    command.add_argument("--format", choices=("table", "json", "md"), default="table")
+    command.add_argument("-o", "--output", metavar="FILE", help="write there instead of to standard output")
     command.set_defaults(run=run)
 
 
+def is_file(text: str) -> bool:
+    """Whether an argument means a file rather than a cluster."""
+    return text == "-" or text.lower().endswith((".xml", ".txt")) or "/" in text or Path(text).exists()
+
+
 def run(options: argparse.Namespace) -> int:
-    raise NotImplementedError
+    """Read or make the tree, check it, show it."""
+    from sublight.cluster import parse
+    from sublight.comm.topology.box import box_of
+    from sublight.comm.topology.fabric import fabric_of
+    from sublight.comm.topology.lint import lint
+    from sublight.show.topology import shown
+
+    output.check_writable(options.output, options.format)
+    if is_file(options.topology):
+        from sublight.comm.topology.xml import read
+
+        box, fabric, title = box_of(read(options.topology)), None, "Topology file"
+    else:
+        from sublight.comm.topology.from_cluster import system_of
+
+        cluster = parse(options.topology)
+        box, fabric = box_of(system_of(cluster)), fabric_of(cluster)
+        title = f"{cluster.nodes} x {cluster.node.title}, {cluster.gpus_per_node} GPUs each"
+    if not box.gpus and not box.ports:
+        raise InputError("the topology names no GPU and no network port; expected <cpu> with <pci> inside, as "
+                         "NCCL_TOPO_DUMP_FILE writes them")
+    text = shown(box, fabric, lint(box), title, options.format)
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        with output._replaced(options.output) as file:
+            file.write(text)
+    return 0

@@ -24,8 +24,8 @@ def find(box: Box) -> Iterable[Finding]:
         f"{first_of(names)}: the PCIe link is slower than it should be",
         lines(f"{name}: {said}" for name, said in slow),
         "Read the link on the host (lspci -vv: LnkSta against LnkCap) under load: reseat the card or riser, look at "
-        "the BIOS's limit for the slot. In a virtual machine the hypervisor may report another speed than the link has: "
-        "give NCCL the host's tree (NCCL_TOPO_FILE of the provider)",
+        "the BIOS's limit for the slot. In a virtual machine the hypervisor may report another speed than the link "
+        "has: give NCCL the host's tree (NCCL_TOPO_FILE of the provider)",
         "medium", None,
         ("NCCL writes a GPU's current link, and the driver lowers that when the GPU is idle: dump while it works",
          "a slot may be wired for less on purpose"),
