@@ -38,6 +38,7 @@ class Node:
     gpus_per_switch: int                 # GPUs that share a PCIe switch with their NICs; 0: behind the CPU
     cpu: Mapping[str, str]               # arch, vendor, familyid, modelid: as NCCL reads them
     sources: Mapping[str, str]
+    c2c_bytes_per_second: float = 0.0    # of one GPU to its CPU (NVLink-C2C); 0 without
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Cluster:
 
 REQUIRED = {"title", "device", "gpus", "nvlink", "links", "domain", "nics", "nic_gbit", "pcie_gb_per_second",
             "gpus_per_switch", "cpu", "sources"}
+OPTIONAL = {"c2c_gb_per_second"}
 
 
 @cache
@@ -79,6 +81,7 @@ def _node(key: str, row: Mapping[str, Any]) -> Node:
         links=row["links"], domain=row["domain"], nics=row["nics"], nic_bytes_per_second=row["nic_gbit"] * 1e9 / 8,
         pcie_bytes_per_second=row["pcie_gb_per_second"] * 1e9, gpus_per_switch=row["gpus_per_switch"],
         cpu=dict(row["cpu"]), sources=dict(row["sources"]),
+        c2c_bytes_per_second=row.get("c2c_gb_per_second", 0) * 1e9,
     )
 
 
@@ -94,14 +97,18 @@ OPTIONS = ("fabric", "layout", "nodes_per_leaf", "oversubscription", "nics")
 
 
 def named(key: str) -> Node:
-    """The node of the catalog with that key, or the usual one of a GPU ("H100"). Raises InputError naming the nearest."""
+    """The node of the catalog with that key, or the usual one of a GPU ("H100", or the device's key, "h100-sxm").
+
+    Raises InputError naming the nearest.
+    """
     import difflib
 
     wanted = key.lower()
     nodes = {node.key: node for node in catalog()}
-    found = nodes.get(USUAL.get(wanted, wanted))
+    devices = {node.device.key: node for node in catalog()}
+    found = nodes.get(USUAL.get(wanted, wanted)) or devices.get(wanted)
     if found is None:
-        known = sorted([*USUAL, *nodes])
+        known = sorted({*USUAL, *nodes, *devices})
         near = difflib.get_close_matches(wanted, known, 3, 0.4) or known
         raise InputError(f"no node '{key}' in the catalog; nearest: {', '.join(near)}")
     return found
