@@ -109,7 +109,7 @@ def choose(model: Model, function: str, nbytes: int, *, dtype: str = "fp16", op:
     for (algorithm, protocol), time in times(model, function, sizes, dtype=dtype, op=op).items():
         line = model.lines[function, algorithm, protocol]
         reason = refused.get(algorithm, "") or line.off
-        latency, bandwidth = _as_it_counts(model, line, sizes)
+        latency, bandwidth = as_it_counts(model, line, sizes)
         if reason:
             off.append(Candidate(algorithm, protocol, None, float(line.latency_us), 0.0, reason))
         else:
@@ -165,7 +165,7 @@ def times(
         if line.off or algorithm in refused:
             found[algorithm, protocol] = np.full(len(sizes), np.inf, np.float32)
             continue
-        latency, bandwidth = _as_it_counts(model, line, sizes)
+        latency, bandwidth = as_it_counts(model, line, sizes)
         time = latency + sizes.astype(np.float32) / (Single(1000) * bandwidth)
         if lossy and algorithm == "Ring":            # a long chain of fp8 sums loses digits: last resort
             time = time * Single(model.constants.limits["fp8_ring_factor"])
@@ -173,7 +173,7 @@ def times(
     return found
 
 
-def _as_it_counts(model: Model, line: Line, sizes: Sizes) -> tuple[Times, Times]:
+def as_it_counts(model: Model, line: Line, sizes: Sizes) -> tuple[Times, Times]:
     """Latency and bandwidth of a line at each size."""
     comm, constants = model.comm, model.constants
     latency = np.full(len(sizes), line.latency_us, np.float32)

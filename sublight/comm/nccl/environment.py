@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sublight.comm.nccl.constants import Constants, load
+from sublight.comm.nccl.version import whole
 from sublight.errors import InputError
 
 
@@ -130,14 +131,14 @@ def _known(name: str, known: tuple[str, ...], variable: str, what: str) -> str:
 
 
 def _integer(given: Mapping[str, str], name: str) -> int | None:
-    """The number, None where it is not set. NCCL reads a base after C's rules and ignores what is no number."""
+    """The number, None where it is not set."""
     text = given.get(name)
     if text is None or text == "":
         return None
     try:
         return int(text, 0)
     except ValueError:
-        raise InputError(f"{name}='{text}' is no whole number; NCCL would ignore it") from None
+        raise InputError(f"{name}='{text}': expected a whole number; NCCL would read it as {whole(text)}") from None
 
 
 def _first(given: Mapping[str, str], *names: str) -> int | None:

@@ -17,6 +17,10 @@ from sublight.comm.nccl.environment import Environment
 from sublight.comm.nccl.graph import PATH_CLASSES, Graph
 
 Single = np.float32
+MEANING = {"LOC": "the GPU itself", "NVL": "NVLink", "NVB": "NVLink through another GPU", "C2C": "chip to chip",
+           "PIX": "one PCIe switch", "PXB": "several PCIe switches", "P2C": "chip to chip, then the CPU's PCIe",
+           "PXN": "NVLink to a GPU beside the NIC", "PHB": "through the CPU", "SYS": "from CPU to CPU",
+           "NET": "the network", "DIS": "none"}
 Key = tuple[str, str, str]                       # function, algorithm, protocol, as NCCL writes them
 
 NVL, NVB, PXB, PXN = (PATH_CLASSES.index(name) for name in ("NVL", "NVB", "PXB", "PXN"))
@@ -45,6 +49,11 @@ def table(comm: Communicator, environment: Environment, constants: Constants) ->
                 key = function, algorithm, protocol
                 lines[key] = _line(comm, environment, constants, *key)
     return lines
+
+
+def in_words(path: int) -> str:
+    """A path class as NCCL writes it, and what it means."""
+    return f"{PATH_CLASSES[path]} ({MEANING[PATH_CLASSES[path]]})"
 
 
 def _algorithms(function: str, constants: Constants) -> Iterator[str]:
@@ -132,10 +141,10 @@ def _ll128(comm: Communicator, environment: Environment, graph: Graph) -> str:
     over_c2c = environment.ll128_over_c2c and comm.sm_min >= 90
     most = PXN if over_c2c else PXB
     if graph.type_inter > most:
-        return (f"LL128 off: the path between GPU and NIC is {PATH_CLASSES[graph.type_inter]}, "
-                f"no worse than {PATH_CLASSES[most]} is allowed")
+        return (f"LL128 off: the path between GPU and NIC is {in_words(graph.type_inter)}; "
+                f"allowed up to {in_words(most)}")
     if graph.type_intra > NVB:
-        return f"LL128 off: the path between GPUs is {PATH_CLASSES[graph.type_intra]}, no worse than NVB is allowed"
+        return f"LL128 off: the path between GPUs is {in_words(graph.type_intra)}; allowed up to {in_words(NVB)}"
     if comm.sm_min != comm.sm_max and comm.sm_min < 90:
         return f"LL128 off: GPUs of compute capability {comm.sm_min} and {comm.sm_max} in one job"
     return "LL128 off: needs compute capability 7.0" if comm.sm_min < 70 else ""
