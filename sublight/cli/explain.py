@@ -28,6 +28,12 @@ def add(commands: Any) -> None:
     command.add_argument("--whatif", action="append", metavar="WHAT",
                          help="what the window would gain, by replay: gemm=2x, attention=bound, kernel:NAME=1.5x, "
                               "communication=hidden, launch=0; commas join several; may be given again")
+    command.add_argument("--on", metavar="CLUSTER",
+                         help="the cluster that communication is held against: 8x8xH800, 2x8xH100:nics=4x200; default: "
+                              "the usual nodes of the trace's device")
+    command.add_argument("--exchange", metavar="SIZES",
+                         help="sizes of expert exchanges that the trace does not tell: tokens=4096,top_k=8,hidden=7168,"
+                              "experts=256,group_limit=4,form=fp8")
     command.add_argument("--format", choices=output.FORMATS, default="table")
     command.add_argument("-o", "--output", metavar="FILE", help="write there instead of to standard output")
     command.set_defaults(run=run)
@@ -35,12 +41,15 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check the options before the long work, read, explain, show."""
+    from sublight.cluster import parse as parse_cluster
     from sublight.device import named
 
     device = named(options.device) if options.device else None
+    cluster = parse_cluster(options.on) if options.on else None
     output.check_writable(options.output, options.format)
 
     from sublight.explain import explain
+    from sublight.explain.exchanges import parse_sizes
     from sublight.explain.whatif import parse
     from sublight.explain.window import Window
     from sublight.observe.kineto import no_garbage_collection
@@ -49,10 +58,12 @@ def run(options: argparse.Namespace) -> int:
     window = Window.parse(options.window)
     for text in options.whatif or ():
         parse(text)
+    exchange = parse_sizes(options.exchange) if options.exchange else None
     since = time.process_time()
     with output.progress() as report, no_garbage_collection():
         traces = read_all(options.trace, progress=report)
-        explanation = explain(traces, window=window, device=device, what_ifs=options.whatif)
+        explanation = explain(traces, window=window, device=device, what_ifs=options.whatif, cluster=cluster,
+                              exchange=exchange)
     output.say_speed(sum(t.quality.events for t in traces), sum(t.quality.text_bytes for t in traces), since)
     output.write(explanation, options.format, options.output)
     return 0

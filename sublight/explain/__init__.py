@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sublight.budget import BLOCKED, COMMUNICATION, PART_INDEX, STARVED
+from sublight.cluster import Cluster
 from sublight.device import Device, DeviceInfo, find
 from sublight.errors import InputError
 from sublight.explain import host
 from sublight.explain.bounds import bounds
 from sublight.explain.columns import present
 from sublight.explain.dependencies import dependencies
+from sublight.explain.fabric import fabric
 from sublight.explain.findings import FINDINGS
 from sublight.explain.frames import Frames
 from sublight.explain.links import link
@@ -71,7 +73,8 @@ class Explanation(Frames):
 
 def explain(
     traces: Trace | Sequence[Trace], *, window: Window | str = "default", device: Device | None = None,
-    what_ifs: Sequence[str] | None = None,
+    what_ifs: Sequence[str] | None = None, cluster: Cluster | None = None,
+    exchange: Mapping[str, int | str] | None = None,
 ) -> Explanation:
     """Account for every nanosecond of each device of each rank.
 
@@ -79,36 +82,51 @@ def explain(
     written), or "default": the steps where every step has its launches linked, else all.
     `device` overrides what the trace says about its devices. `what_ifs` are answered by replaying the window's
     dependencies (docs/replay.md); None asks the usual ones of windows that are not too long for it.
+    `cluster` is what communication is held against (docs/fabric.md), `exchange` sizes of expert exchanges that traces
+    do not tell: tokens, top_k, hidden, experts, group_limit, form.
     Raises InputError where a trace has nothing to account for, or lacks the window that was asked for.
     """
     several = (traces,) if isinstance(traces, Trace) else tuple(traces)
     wanted = Window.parse(window) if isinstance(window, str) else window
-    explained: list[Explained] = []
+    views: list[View] = []
     outside: list[OutsideError] = []
     for trace in several:
         try:
-            views = (
+            views += (
                 _thread_views(trace, wanted, len(several)) if trace.cpu_only
                 else _device_views(trace, wanted, device, len(several))
             )
         except OutsideError as error:              # other ranks may have been at work for longer
             outside.append(error)
-            continue
-        for view in views:
-            found = [f for module in FINDINGS for f in module.find(view)]
-            found.sort(key=lambda f: (-(f.gain_ns_at_most or 0), f.code))
-            played, answers = _replayed(view, what_ifs)
-            explained.append(Explained(view, tuple(found), played, answers))
-    if outside and not explained:
+    if outside and not views:
         raise outside[0]
-    if not explained:
+    if not views:
         names = ", ".join(f for t in several for f in t.quality.files)
         raise InputError(
             f"{names}: no device activity and no operators to account for; record with "
             "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
         )
-    ranks = ranks_of([one.view for one in explained]) if len(several) > 1 else None
+    ranks = ranks_of(views) if len(several) > 1 else None
+    explained = []
+    for view in views:
+        transfers_ns = {} if ranks is None or ranks.refused else _transfers(view, ranks)
+        held = replace(view, fabric=fabric(view, cluster=cluster, exchange=exchange, transfers_ns=transfers_ns))
+        found = [f for module in FINDINGS for f in module.find(held)]
+        found.sort(key=lambda f: (-(f.gain_ns_at_most or 0), f.code))
+        played, answers = _replayed(held, what_ifs)
+        explained.append(Explained(held, tuple(found), played, answers))
     return Explanation(tuple(explained), several, ranks, find_ranks(ranks) if ranks is not None else ())
+
+
+def _transfers(view: View, ranks: Ranks) -> dict[int, int]:
+    """By activity, the transfer of the collectives that several ranks were matched in: of who came last."""
+    out: dict[int, int] = {}
+    for group in ranks.groups:
+        for at, member in enumerate(group.members):
+            if ranks.views[member] is view:
+                rows, transfer = group.rows[:, at][group.agreed], group.transfer_ns[group.agreed]
+                out.update(zip(rows.tolist(), transfer.tolist(), strict=True))
+    return out
 
 
 def _replayed(view: View, texts: Sequence[str] | None) -> tuple[Replay | None, tuple[WhatIf, ...]]:

@@ -90,7 +90,7 @@ def kernel(name: str) -> Kernel | None:
 
 
 def parse_sizes(text: str) -> dict[str, int | str]:
-    """What --exchange means: "tokens=4096,top_k=8,hidden=7168,experts=256,group_limit=4,form=fp8". Raises InputError."""
+    """What --exchange means: "tokens=4096,top_k=8,form=fp8", any of NAMES. Raises InputError."""
     out: dict[str, int | str] = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
@@ -129,13 +129,14 @@ def _router(trace: Trace) -> _Found:
             continue
         for index in np.unique(o.args[(o.name == i) & (o.args >= 0)]).tolist():
             call = arguments(trace.op_args[index])
-            x = call.values[0] if call is not None and call.values else None
-            shape = getattr(x, "shape", None)
-            k = re.match(r'\["", "?(\d+)"?', trace.op_args[index].concrete)
-            if shape is not None and len(shape) == 2 and k is not None and 1 < int(k[1]) <= 64 < shape[1] <= 1024:
-                told = f"aten::topk of ({shape[0]}, {shape[1]}), k = {k[1]}"
-                return {"tokens": (shape[0], f"tokens {shape[0]}: {told}"), "top_k": (int(k[1]), f"top-k {k[1]}: {told}"),
-                        "experts": (shape[1], f"experts {shape[1]}: {told}")}
+            scores, k = (call.tensor(0), call.integer(1)) if call is not None else (None, None)
+            if scores is None or k is None or len(scores.dims) != 2:
+                continue
+            tokens, experts = scores.dims
+            if tokens and 1 < k <= 64 and k < experts <= 1024:
+                told = f"aten::topk of ({tokens}, {experts}), k = {k}"
+                return {"tokens": (tokens, f"tokens {tokens}: {told}"), "top_k": (k, f"top-k {k}: {told}"),
+                        "experts": (experts, f"experts {experts}: {told}")}
     return {}
 
 
@@ -168,8 +169,9 @@ def _kernels(trace: Trace, ranks: int | None) -> _Found:
 
 
 def _usual(trace: Trace) -> _Found:
-    fp8 = any((classify(trace.names[i]).number_format or "").startswith("fp8") and
-              classify(trace.names[i]).category in ("gemm", "grouped gemm") for i in present(trace.activities.name))
-    form = ("fp8", f"assumed: dispatch in fp8 with a scale for {SCALE_BLOCK} elements, as the products are in fp8") if fp8 \
-        else ("bf16", "assumed: dispatch in bf16, as no product is in fp8")
+    products = [known for i in present(trace.activities.name)
+                if (known := classify(trace.names[i])).category in ("gemm", "grouped gemm")]
+    form = ("bf16", "assumed: dispatch in bf16, as no product is in fp8")
+    if any((known.number_format or "").startswith("fp8") for known in products):
+        form = "fp8", f"assumed: dispatch in fp8, a scale for {SCALE_BLOCK} elements, as products are in fp8"
     return {"top_k": (USUAL_TOP_K, f"assumed: top-k {USUAL_TOP_K}, as in DeepSeek-V3"), "form": form}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from sublight.explain.timeline import Timeline
 from sublight.observe.kernel_name import classify
 from sublight.trace import I32, I64, KERNEL, Trace
 
+if TYPE_CHECKING:
+    from sublight.explain.fabric import Fabric
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
@@ -87,6 +90,7 @@ class View:
     part: I32                                # of each of `rows`: index into budget.PARTS
     bounds: Bounds | None = None             # None: the device is not in the catalog, or a CPU-only trace
     refusals: tuple[Refusal, ...] = field(default=())
+    fabric: Fabric | None = None             # None: no communication, or no cluster to hold it against
 
     @property
     def cpu_only(self) -> bool:

@@ -24,7 +24,7 @@ from sublight.explain.words import cut, ms, percent
 from sublight.finding import Finding
 from sublight.show.lanes import HIDDEN, KEYS, stretches
 from sublight.show.page_data import MOST_LABEL, MOST_ROWS, MOST_STEPS, inert_json, page_data, printable, shown_name
-from sublight.show.rows import BarRow, quality_line, title, waterfall
+from sublight.show.rows import FABRIC_HEAD, BarRow, fabric_lines, fabric_rows, quality_line, title, waterfall
 from sublight.trace import Quality
 
 MOST_DEVICES = 16                   # shown in full: those with the longest windows
@@ -146,7 +146,7 @@ def _device(explained: Explained, explanation: Explanation, index: int, shown: S
     return [
         frame[0], f'<p class="verdict">{_text(headline(view))}</p>',
         *_waterfall(view), *_timeline_section(view, index), *_findings(explained.findings), *_refusals(view),
-        *_additions(explained), *_kernels(view, index, devices), *_steps(view), *_quality(view),
+        *_additions(explained), *_fabric(view), *_kernels(view, index, devices), *_steps(view), *_quality(view),
         frame[1],
     ]
 
@@ -244,6 +244,16 @@ def _refusals(view: View) -> list[str]:
     rows = [(r.what, r.why, r.capture) for r in view.refusals]
     return ["<h3>What this file cannot tell</h3>",
             *_table((("what", False), ("why", False), ("capture instead", False)), rows, caption="Refused verdicts")]
+
+
+def _fabric(view: View) -> list[str]:
+    held = view.fabric
+    if held is None:
+        return []
+    head = [(name, name in ("runs", "transfer", "bus GB/s")) for name in FABRIC_HEAD]
+    table = _table(head, fabric_rows(held), caption="Communication against the fabric") if held.rows else []
+    return [f"<h3>Communication against the fabric <small>{_text(held.title)}</small></h3>", *table,
+            *(f"<p class=dim>{_text(line)}.</p>" for line in fabric_lines(held))]
 
 
 def _kernels(view: View, index: int, devices: int) -> list[str]:

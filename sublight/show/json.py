@@ -82,6 +82,7 @@ def _device(explained: Explained) -> dict[str, Any]:
         "refused": [{"what": r.what, "why": r.why, "capture": r.capture} for r in view.refusals],
         "replay": _replay(explained),
         "bounds": _bounds(view),
+        "fabric": _fabric(view),
         "steps": [
             {"label": s.label, "window_ns": s.window_ns, "busy_ns": s.busy_ns, "idle_ns": s.idle_ns,
              "exposed_communication_ns": s.exposed_communication_ns, "activities": s.activities,
@@ -125,6 +126,25 @@ def _bounds(view: View) -> dict[str, Any] | None:
             {"name": c.name, "ops": c.ops, "category": c.category, "count": c.count, "owned_ns": c.owned_ns,
              "bound_ns": c.bound_ns, "streamed_ns": c.streamed_ns, "limiter": c.limiter, "inferred": c.inferred}
             for c in bounds.calls
+        ],
+    }
+
+
+def _fabric(view: View) -> dict[str, Any] | None:
+    held = view.fabric
+    return None if held is None else {
+        "cluster": {"node": held.cluster.node.key, "nodes": held.cluster.nodes,
+                    "gpus_per_node": held.cluster.gpus_per_node, "given": held.given, "told_by": held.told_by},
+        "several_ranks": held.several_ranks, "assumptions": list(held.assumptions), "refused": dict(held.refused),
+        "rows": [
+            {"what": row.what, "sizes": row.sizes, "ranks": row.ranks, "nodes": row.nodes, "count": row.count,
+             "measured_ns": row.measured_ns, "transfer_ns": row.transfer_ns, "bus_bytes": round(row.bus_bytes),
+             "bus_bytes_per_second": row.bus_bandwidth,
+             "expected_ns": round(row.expected.seconds * 1e9), "expected_ns_low": round(row.expected.low * 1e9),
+             "expected_ns_high": round(row.expected.high * 1e9),
+             "terms_ns": {name: round(s * 1e9) for name, s in row.expected.terms.items()},
+             "limiter": row.expected.limiter, "basis": row.expected.basis, "verdict": row.verdict}
+            for row in held.rows
         ],
     }
 

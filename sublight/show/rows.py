@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sublight.budget import Budget
 from sublight.explain import Explained, Explanation
+from sublight.explain.fabric import Fabric
 from sublight.explain.view import KernelRow, View
 from sublight.explain.words import ms, percent, units
 from sublight.trace import Quality
@@ -105,6 +106,34 @@ def replay_lines(explained: Explained) -> list[str]:
             asked = "communication" in answer.text
             caveat = next((f" ({c})" for c in answer.caveats if asked and "peers" in c), "")
             out.append(f"What if {answer.text}: saves {saved}{caveat}; then the limit is {answer.next_limit}.")
+    return out
+
+
+FABRIC_HEAD = ("call", "runs", "transfer", "expected", "bus GB/s", "verdict")
+
+
+def fabric_rows(held: Fabric) -> list[tuple[str, str, str, str, str, str]]:
+    """One line of FABRIC_HEAD for each kind of call."""
+    return [
+        (f"{row.what} {row.sizes}, {row.ranks} ranks", f"{row.count:,}", ms(row.transfer_ns),
+         f"{ms(row.expected.seconds * 1e9)} ({ms(row.expected.low * 1e9)}–{ms(row.expected.high * 1e9)})",
+         f"{row.bus_bandwidth / 1e9:.1f}", row.verdict)
+        for row in held.rows
+    ]
+
+
+def fabric_lines(held: Fabric) -> list[str]:
+    """What all calls together took and should take, on what assumptions, and what is refused."""
+    out = []
+    if held.rows:
+        measured, low, most, high = held.total_ns()
+        out.append(f"Of {ms(measured)} in these calls the fabric needs {ms(most)} ({ms(low)} to {ms(high)}); the rest "
+                   "is waiting, contention, or a slower network")
+        out.append(f"Cluster: {held.title}, {held.told_by}")
+        basis = dict.fromkeys(row.expected.basis for row in held.rows)
+        out += [f"Expected from: {text}" for text in basis]
+    out += [f"Taken as: {text}" for text in held.assumptions]
+    out += [f"No expected time for {ms(ns)}: {why}" for why, ns in held.refused.items()]
     return out
 
 

@@ -13,12 +13,23 @@ from rich.text import Text
 
 from sublight.explain import Explained, Explanation
 from sublight.explain.bounds import Bounds
+from sublight.explain.fabric import Fabric
 from sublight.explain.headline import headline
 from sublight.explain.ranks import Ranks
 from sublight.explain.view import View
 from sublight.explain.words import cut, ms, number, percent, recording_caveats
 from sublight.finding import Finding
-from sublight.show.rows import SMALL, families, quality_line, replay_lines, title, waterfall
+from sublight.show.rows import (
+    FABRIC_HEAD,
+    SMALL,
+    fabric_lines,
+    fabric_rows,
+    families,
+    quality_line,
+    replay_lines,
+    title,
+    waterfall,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -197,6 +208,8 @@ def _behind(explained: Explained, console: Console) -> None:
     console.print(table)
     if view.bounds is not None:
         _against_bounds(view, view.bounds, console)
+    if view.fabric is not None:
+        _against_fabric(view.fabric, console)
     console.print()
     table = _table(f"{what} by name", "name", "runs", "time", "share", "grid")
     for row in kernels[:MOST_KERNELS]:
@@ -239,6 +252,20 @@ def _against_bounds(view: View, bounds: Bounds, console: Console) -> None:
         table.add_row(cut(f"{row.name.removeprefix('aten::')} {row.ops}", 34), f"{row.count:,}", ms(row.owned_ns),
                       mark + ms(row.bound_ns), ms(row.streamed_ns), row.limiter)
     console.print(table)
+
+
+def _against_fabric(held: Fabric, console: Console) -> None:
+    console.print()
+    if held.rows:
+        table = _table(f"communication against the fabric of {held.title}", "name", *FABRIC_HEAD[1:])
+        rows = fabric_rows(held)
+        for name, *cells in rows[:MOST_CALLS]:
+            table.add_row(Text(name, overflow="fold"), *cells)
+        console.print(table)
+        if len(rows) > MOST_CALLS:
+            console.print(Text(f"and {len(rows) - MOST_CALLS} more", style="dim"))
+    for line in fabric_lines(held):
+        console.print(_indented(f"{line}.", "dim", 0))
 
 
 def _table(caption: str, *columns: str) -> Table:

@@ -21,8 +21,10 @@ from sublight.explain.findings import (
     incomplete_trace,
     launch_starved,
     memory_bound,
+    network_bound,
     no_steady_step,
     short_kernels,
+    slow_fabric,
     slow_format,
     sm_tax,
     sms_held,
@@ -47,7 +49,7 @@ class FindingModule(Protocol):
 
 FINDINGS: tuple[FindingModule, ...] = (
     incomplete_trace, graph_blindness, unclassified, no_steady_step,
-    exposed_communication, sms_held, waiting,
+    exposed_communication, sms_held, waiting, network_bound, slow_fabric,
     launch_starved, blocking_sync, short_kernels, host_copies, host_stall, dependency,
     memory_bound, above_bound, gemm_waves, slow_format, unfused_attention, fusable_chains, sm_tax,
 )
