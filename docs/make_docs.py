@@ -94,9 +94,10 @@ def traces() -> tuple[Path, ...]:
 
 
 def prepare(folder: Path) -> None:
-    """Put the small traces into a folder."""
-    for trace in traces():
-        shutil.copy(trace, folder)
+    """Put the small traces into a folder, and what else the pages use: topologies, logs, measurements."""
+    others = (p for p in sorted(DOCS.glob("examples/**/*")) if p.is_file() and p.suffix not in (".py", ".pyc"))
+    for path in (*traces(), *others):
+        shutil.copy(path, folder)
 
 
 def run(command: str, folder: Path) -> str:
