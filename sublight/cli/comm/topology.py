@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sublight.cli import output
 from sublight.errors import InputError
+
+if TYPE_CHECKING:
+    from sublight.comm.topology.fabric import Fabric
+    from sublight.comm.topology.xml import Tag
 
 
 def add(commands: Any) -> None:
@@ -27,35 +32,41 @@ def add(commands: Any) -> None:
 
 def is_file(text: str) -> bool:
     """Whether an argument means a file rather than a cluster."""
-    return text == "-" or text.lower().endswith((".xml", ".txt")) or "/" in text or Path(text).exists()
+    return text.lower().endswith((".xml", ".txt")) or "/" in text or Path(text).exists()
 
 
 def run(options: argparse.Namespace) -> int:
     """Read or make the tree, check it, show it."""
-    from sublight.cluster import parse
-    from sublight.comm.topology.box import box_of
-    from sublight.comm.topology.fabric import fabric_of
-    from sublight.comm.topology.lint import lint
+    from sublight.comm.topology.box import box_of, hosts_of
+    from sublight.comm.topology.lint import lint_all
     from sublight.show.topology import shown
 
     output.check_writable(options.output, options.format)
-    if is_file(options.topology):
-        from sublight.comm.topology.xml import read
-
-        box, fabric, title = box_of(read(options.topology)), None, "Topology file"
-    else:
-        from sublight.comm.topology.from_cluster import system_of
-
-        cluster = parse(options.topology)
-        box, fabric = box_of(system_of(cluster)), fabric_of(cluster)
-        title = f"{cluster.nodes} x {cluster.node.title}, {cluster.gpus_per_node} GPUs each"
-    if not box.gpus and not box.ports:
+    tree, fabric, title = _asked(options.topology)
+    boxes = [box_of(host) for host in hosts_of(tree)]
+    if not any(box.gpus or box.ports for box in boxes):
         raise InputError("the topology names no GPU and no network port; expected <cpu> with <pci> inside, as "
                          "NCCL_TOPO_DUMP_FILE writes them")
-    text = shown(box, fabric, lint(box), title, options.format)
+    more = "" if len(boxes) == 1 else f" of {len(boxes)} hosts: the first is drawn, all are checked"
+    text = shown(boxes[0], fabric, lint_all(boxes), title + more, options.format)
     if options.output is None:
         sys.stdout.write(text)
     else:
         with output._replaced(options.output) as file:
             file.write(text)
     return 0
+
+
+def _asked(text: str) -> tuple[Tag, Fabric | None, str]:
+    """The tree that an argument means, its fabric, and what to call it."""
+    if is_file(text):
+        from sublight.comm.topology.xml import read
+
+        return read(text), None, "Topology file"
+    from sublight.cluster import parse
+    from sublight.comm.topology.fabric import fabric_of
+    from sublight.comm.topology.from_cluster import system_of
+
+    cluster = parse(text)
+    each = f"{cluster.gpus_per_node} GPUs each" if cluster.gpus_per_node > 1 else "one GPU each"
+    return system_of(replace(cluster, nodes=1)), fabric_of(cluster), f"{cluster.nodes} x {cluster.node.title}, {each}"

@@ -175,8 +175,16 @@ def _rates(slot: Slot, switches: int) -> list[float]:
     return [link.nccl_gb_per_second for link in (*links, *(s.link for s in slot.above[:switches]))]
 
 
+def hosts_of(system: Tag) -> tuple[Tag, ...]:
+    """A <system> for each host of a file, in its order: a dump of an NVLink domain holds several."""
+    hosts: dict[str, list[Tag]] = {}
+    for child in system.children:
+        hosts.setdefault(child.attributes.get("host_hash", ""), []).append(child)
+    return tuple(Tag(system.name, system.attributes, tuple(cpus)) for cpus in hosts.values())
+
+
 def box_of(system: Tag) -> Box:
-    """The box that a <system> element describes."""
+    """The box that a <system> element with the CPUs of one host describes."""
     cpus: list[Cpu] = []
     gpus: list[Gpu] = []
     ports: list[Port] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import isinf
 
 from sublight.comm.topology.box import INVISIBLE, Box, Gpu, Path, Port, Slot, Switch, nvlink_gb
+from sublight.comm.topology.naming import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +109,11 @@ def short(gb_per_second: float) -> str:
 
 def summary(box: Box) -> tuple[str, ...]:
     """The box in a few lines: what is in it, how its GPUs are joined, how its CPUs are."""
-    parts = Counter("GPU" if gpu.slot.part is None else gpu.slot.part.title for gpu in box.gpus)
+    parts = Counter("" if gpu.slot.part is None else gpu.slot.part.title for gpu in box.gpus)
     ports = Counter("rate as found at run time" if not port.listed else f"{port.gb_per_second * 8:g} Gbit/s"
                     for port in box.ports)
-    lines = [f"{len(box.cpus)} NUMA nodes, {len(box.gpus)} GPUs ({_counts(parts)}), {len(box.ports)} network ports"
-             f"{f' ({_counts(ports)})' if ports else ''}", nvlinks(box)]
+    lines = [", ".join((counted(len(box.cpus), "NUMA node"), counted(len(box.gpus), "GPU") + _counts(parts),
+                        counted(len(box.ports), "network port") + _counts(ports))), nvlinks(box)]
     if len(box.cpus) > 1:
         lines.append("between CPUs NCCL counts " + ", ".join(
             sorted({rate(cpu.between_gb_per_second) for cpu in box.cpus})))
@@ -120,7 +121,9 @@ def summary(box: Box) -> tuple[str, ...]:
 
 
 def _counts(counts: Counter[str]) -> str:
-    return ", ".join(what if len(counts) == 1 else f"{count} x {what}" for what, count in counts.items())
+    """In brackets, each with its number where there are several."""
+    said = ", ".join(what if len(counts) == 1 else f"{count} x {what}" for what, count in counts.items() if what)
+    return f" ({said})" if said else ""
 
 
 def nvlinks(box: Box) -> str:
@@ -135,7 +138,8 @@ def nvlinks(box: Box) -> str:
     to = f"{len(ends)} switch ends{hidden}" if ends else f"{gpus} ends at GPUs" if gpus else "the CPU"
     count = str(each[0]) if len(each) == 1 else f"{each[0]} to {each[-1]}"
     rates = ", ".join(sorted({rate(nvlink_gb(gpu)) for gpu in linked}))
-    return f"NVLink: {len(linked)} of {len(box.gpus)} GPUs with {count} links to {to}; NCCL counts {rates} each"
+    who = f"{len(linked)} of {counted(len(box.gpus), 'GPU')}"
+    return f"NVLink: {who} with {count} links to {to}; NCCL counts {rates} each"
 
 
 def distances(box: Box) -> Distances:

@@ -5,7 +5,8 @@ A new check is one file here, one line below, a page in docs/findings, and a tes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from sublight.comm.topology.box import Box
@@ -44,6 +45,14 @@ CHECKS: tuple[Check, ...] = (
     nic_far, no_switch, numa_unknown, slow_link, unread_link, narrow_bridge, nvlink_target, nvlink_count, nvlink_absent,
     nic_shared, gdr_off, nic_rates, nic_missing, duplicates, numbering,
 )
+
+
+def lint_all(boxes: Sequence[Box]) -> tuple[Finding, ...]:
+    """Everything that the checks find in the hosts of a file; claims say which host where there are several."""
+    if len(boxes) == 1:
+        return lint(boxes[0])
+    return tuple(replace(finding, claim=f"host {number}: {finding.claim}")
+                 for number, box in enumerate(boxes, 1) for finding in lint(box))
 
 
 def lint(box: Box) -> tuple[Finding, ...]:

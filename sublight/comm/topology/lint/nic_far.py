@@ -27,7 +27,7 @@ def find(box: Box) -> Iterable[Finding]:
     relay = any(path.kind in CLOSE for path in best.values()) and all(gpu.links for gpu in far)
     yield Finding(
         CODE, TITLE,
-        f"{first_of(names)}: the nearest network port is {kinds} away, so NCCL does not use GPUDirect RDMA to it by "
+        f"{first_of(names)}: the network port that NCCL prefers is {kinds} away, so GPUDirect RDMA to it is off by "
         "default",
         lines(f"{gpu_name(gpu)}: {best[gpu].kind} to {port_name(box.nearest(gpu)[0])}, NCCL counts "
               f"{best[gpu].gb_per_second:.1f} GB/s" for gpu in far),
