@@ -26,6 +26,7 @@ from sublight.comm.topology.lint import CHECKS, lint
 from sublight.comm.topology.parts import between_cpus_gb_per_second, nvlink_gb_per_second, part, pcie_link
 from sublight.comm.topology.xml import Tag
 from sublight.device import by_key
+from sublight.errors import InputError
 from sublight.finding import Finding
 from sublight.show.topology import shown
 
@@ -365,6 +366,13 @@ def test_whatever_a_file_says_is_read_and_shown_without_its_texts(data: st.DataO
         text = shown(found, None, lint(found), "x", form)
         assert "hunter2" not in text
         assert form != "json" or json.loads(text)["title"] == "x"
+
+
+def test_more_devices_than_nccl_takes_are_refused() -> None:
+    device = tag(files.nic("0000:22:00.0", 1))
+    crowd = Tag("system", {"version": "1"}, (Tag("cpu", {"numaid": "0"}, (device,) * 641),))
+    with pytest.raises(InputError, match="641 network ports in one host; expected at most 640"):
+        box_of(crowd)
 
 
 def test_guids_and_host_hashes_are_not_shown() -> None:

@@ -21,12 +21,14 @@ from sublight.comm.topology.parts import (
     pcie_link,
 )
 from sublight.comm.topology.xml import Tag
+from sublight.errors import InputError
 
 BUS = re.compile(r"[0-9a-f]{1,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,32}")              # what else a file says of a card is not shown
 INVISIBLE = "fffffff:ffff:ff"                           # NCCL's own word for an NVLink peer that the driver hides
 UNKNOWN = "?"                                           # a bus id that is none
 NVSWITCH, OTHER_END_GPU = "0x068000", "0x03"
+MOST_DEVICES = 640                                      # NCCL_TOPO_MAX_NODES, src/include/graph.h
 KINDS = ("PIX", "PXB", "P2C", "PHB", "SYS")             # NCCL's path classes, the nearest first
 DEFAULT_PORT_MBIT = 10_000                              # NCCL's, where a port says 0 or less
 # Two-level switches that NCCL folds into one: vendor, device, subsystem vendor, subsystem of the upper, of the lower
@@ -184,7 +186,8 @@ def hosts_of(system: Tag) -> tuple[Tag, ...]:
 
 
 def box_of(system: Tag) -> Box:
-    """The box that a <system> element with the CPUs of one host describes."""
+    """The box that a <system> element with the CPUs of one host describes. Raises InputError for more devices of a kind
+    than NCCL takes."""
     cpus: list[Cpu] = []
     gpus: list[Gpu] = []
     ports: list[Port] = []
@@ -206,6 +209,10 @@ def box_of(system: Tag) -> Box:
             ports += [port for card in cards for port in _ports(card, slot)]
             if not cards and item.attributes.get("class", "").startswith("0x02"):
                 ports.append(Port(slot, False, None, None, None, 0, None, None))
+    for count, what in ((len(gpus), "GPUs"), (len(ports), "network ports"), (len(bus_ids), "PCI devices")):
+        if count > MOST_DEVICES:
+            raise InputError(f"the topology has {count:,} {what} in one host; expected at most {MOST_DEVICES:,}, NCCL's "
+                             "own limit")
     return Box(tuple(cpus), tuple(gpus), tuple(ports), tuple(switches.values()), tuple(bus_ids))
 
 
