@@ -123,7 +123,9 @@ def markdown(box: Box, fabric: Fabric | None, findings: tuple[Finding, ...], tit
 
 def document(box: Box, fabric: Fabric | None, findings: tuple[Finding, ...], title: str) -> dict[str, Any]:
     """Everything that is known, with names of fields that carry their unit."""
-    names = {name: getattr(fabric, name) for name in Fabric.__dataclass_fields__} if fabric is not None else None
+    units = dict.fromkeys(("leaf_down", "leaf_up", "node", "bisection"), "_bytes_per_second")
+    names = None if fabric is None else {
+        name + units.get(name, ""): getattr(fabric, name) for name in Fabric.__dataclass_fields__}
     return {
         "title": title,
         "cpus": [{"numa": cpu.numa, "arch": cpu.arch, "vendor": cpu.vendor or None,

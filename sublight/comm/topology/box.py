@@ -211,8 +211,8 @@ def box_of(system: Tag) -> Box:
                 ports.append(Port(slot, False, None, None, None, 0, None, None))
     for count, what in ((len(gpus), "GPUs"), (len(ports), "network ports"), (len(bus_ids), "PCI devices")):
         if count > MOST_DEVICES:
-            raise InputError(f"the topology has {count:,} {what} in one host; expected at most {MOST_DEVICES:,}, NCCL's "
-                             "own limit")
+            raise InputError(f"the topology has {count:,} {what} in one host; expected at most {MOST_DEVICES:,}, "
+                             "NCCL's own limit")
     return Box(tuple(cpus), tuple(gpus), tuple(ports), tuple(switches.values()), tuple(bus_ids))
 
 
