@@ -1,16 +1,160 @@
-"""`sublight comm tuner`."""
+"""`sublight comm tuner`: what a better choice than NCCL's gains, the file that makes NCCL take it, and its lint."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sublight.cli import output
+from sublight.cli.comm.nccl import add_job, write
+from sublight.errors import InputError
+
+if TYPE_CHECKING:
+    from sublight.comm.nccl.choice import Model
+    from sublight.comm.tuner.regret import Run
+
+FORCED = "ALGO/PROTO=LOG"
 
 
 def add(commands: Any) -> None:
     """Declare the command."""
-    command = commands.add_parser("tuner", help="being built")
+    command = commands.add_parser(
+        "tuner", help="the regret of NCCL's choice, and files for its tuner plugins",
+        description="Compares NCCL's own choice with runs of forced algorithms and protocols, and writes the file that "
+                    "makes a tuner plugin take the best; or checks such a file.",
+    )
+    add_job(command, optional=True)
+    command.add_argument("--runs", action="append", default=[], metavar="FILE", help=(
+        "a table of runs (collective,size_bytes,algorithm,protocol,channels,nodes,ranks,time_us), or nccl-tests output "
+        f"as {FORCED}, such as Ring/Simple=ring.log, default=plain.log; may be given several times"))
+    command.add_argument("--emit", choices=("nccl", "ncclx"), help="write rows for NCCL's example tuner or for NCCLX; "
+                                                                   "without --runs they fix the model's choice")
+    command.add_argument("--least", type=float, default=2.0, metavar="PERCENT",
+                         help="gains up to this are noise and keep NCCL's own choice (default 2)")
+    command.add_argument("--channels", type=int, metavar="N",
+                         help="channels of every row: 1 to 64, 0 for NCCL's own number")
+    command.add_argument("--lint", metavar="FILE",
+                         help="check a file for NCCL's example tuner; exit code 1 if a row is wrong")
+    command.add_argument("--format", choices=("table", "json", "md"), default="table")
+    command.add_argument("-o", "--output", metavar="FILE", help="write there instead of to standard output")
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    raise NotImplementedError
+    """Lint, or regret, or rows."""
+    output.check_writable(options.output, options.format)
+    if options.lint:
+        return _lint(options)
+    if not options.runs and not (options.topology and options.emit):
+        raise InputError("nothing to compare; expected --runs FILE, or a topology with --emit, or --lint FILE")
+    if options.channels is not None and not 0 <= options.channels <= 64:
+        raise InputError(f"--channels {options.channels}: expected 1 to 64, or 0 for NCCL's own number")
+    model = _model(options)
+    runs = _runs(options.runs)
+    text = _rows(options, model, runs) if options.emit else _regret(options, model, runs)
+    write(text, options.output)
+    return 0
+
+
+def _model(options: argparse.Namespace) -> Model | None:
+    if not options.topology:
+        return None
+    from sublight.cli.comm.nccl import job_of, model_of
+    from sublight.comm.nccl.environment import assignments
+
+    return model_of(job_of(options.topology, options.nodes, options.gpus), assignments(options.env))
+
+
+def _lint(options: argparse.Namespace) -> int:
+    from sublight.comm.tuner.lint import lint
+    from sublight.show.tuner import mistakes
+
+    text = _text(options.lint)
+    found = lint(text, _model(options))
+    rows = sum(1 for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    write(mistakes(found, rows, options.format), options.output)
+    return 1 if any(mistake.wrong for mistake in found) else 0
+
+
+def _text(path: str) -> str:
+    from sublight.observe.source import label
+
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        raise InputError(f"cannot read {label(path)}: {error.strerror}") from None
+
+
+def _runs(files: list[str]) -> tuple[Run, ...]:
+    """Runs of tables, and of logs with what was forced in them."""
+    from sublight.comm.tuner.regret import runs_of
+    from sublight.observe import forced_runs
+    from sublight.observe.source import label
+
+    found: list[Run] = []
+    for file in files:
+        forced, equals, path = file.partition("=")
+        if equals and not Path(file).exists():
+            found += _log(forced, path)
+            continue
+        text = _text(file)
+        if not forced_runs.looks_like(text):
+            raise InputError(f"{label(file)} is no table of runs; expected a header with collective, size_bytes, "
+                             f"algorithm …, or {FORCED} for output of nccl-tests")
+        found += runs_of(forced_runs.read_table(text, label(file)))
+    return tuple(found)
+
+
+def _log(forced: str, path: str) -> tuple[Run, ...]:
+    """The runs of nccl-tests' output under what was forced: ALGO/PROTO, ALGO, or default."""
+    from dataclasses import replace
+
+    from sublight.comm.tuner.regret import runs_of
+    from sublight.observe.forced_runs import forced_words
+    from sublight.observe.measurements import read_measurements
+
+    variant = forced_words(forced)
+    results = [r for r in read_measurements([path]).results if r.name == "time" and "in-place" not in r.variant.split()]
+    return runs_of(replace(result, variant=variant) for result in results)
+
+
+def _regret(options: argparse.Namespace, model: Model | None, runs: tuple[Run, ...]) -> str:
+    from sublight.comm.tuner.regret import regrets
+    from sublight.show.tuner import regret
+
+    return regret(regrets(runs, model, dtype=options.dtype, op=options.op), options.format)
+
+
+def _rows(options: argparse.Namespace, model: Model | None, runs: tuple[Run, ...]) -> str:
+    from sublight.comm.tuner import grammar
+    from sublight.comm.tuner.regret import pinned, regrets, rows
+
+    if runs:
+        found = rows(regrets(runs, model, dtype=options.dtype, op=options.op), model, least=options.least / 100,
+                     channels=options.channels, dtype=options.dtype, op=options.op)
+        measured = {row.collective for row in found}
+    else:
+        found, measured = (), set()
+    if model is not None:                            # what no row matches would run with one channel
+        others = [name for name in grammar.COLLECTIVES if name not in measured]
+        found += pinned(model, others, dtype=options.dtype, op=options.op, channels=options.channels)
+    write = grammar.nccl if options.emit == "nccl" else grammar.ncclx
+    for low, name in sorted((row.low, row.collective) for row in found):
+        if low and not any(row.collective == name and row.high == low - 1 for row in found):
+            print(f"sublight: {name} below {low} bytes was not measured and has no row: one channel under the example "
+                  "plugin; name the topology to fill it with NCCL's own choice", file=sys.stderr)
+    if options.emit == "nccl" and any(row.channels == grammar.ANY for row in found):
+        print("sublight: channels -1 is NCCL's own number by the grammar, but the example plugin of NCCL 2.30.7 makes "
+              "it 1 channel; --channels 0 means NCCL's own there", file=sys.stderr)
+    return write(found, _comments(options, model, bool(runs)))
+
+
+def _comments(options: argparse.Namespace, model: Model | None, measured: bool) -> list[str]:
+    out = ["made by sublight comm tuner"]
+    if measured:
+        out.append(f"the best run where it gains more than {options.least:g} %, else NCCL's own choice")
+    if model is not None:
+        out.append(f"collectives without runs: as NCCL {model.constants.version} takes them by itself")
+    return out

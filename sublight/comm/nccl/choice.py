@@ -242,6 +242,13 @@ def _at(model: Model, function: str, sizes: Sequence[int], dtype: str, op: str) 
     return winners(model, function, np.array(sizes, np.int64), dtype=dtype, op=op) if sizes else []
 
 
+def full_channels(comm: Communicator, algorithm: str) -> int:
+    """The channels that an algorithm runs over when a message is large."""
+    if algorithm == "NVLS" and comm.nodes > 1:
+        return min(comm.nvls_channels, comm.channels)
+    return comm.nvls_channels if algorithm in ("NVLS", "NVLSTree") else comm.channels
+
+
 def _channels_and_warps(model: Model, best: Candidate, nbytes: int) -> tuple[int, int]:
     """Most channels and the warps of a block: fewer where a thread would have too little to do."""
     comm, limits, protocol = model.comm, model.constants.limits, best.protocol
@@ -251,8 +258,7 @@ def _channels_and_warps(model: Model, best: Candidate, nbytes: int) -> tuple[int
     if best.algorithm == "CollNetDirect":
         channels = _collnet_channels(channels, threads, each, nbytes, comm.collnet_heads)
     elif best.algorithm in ("NVLS", "NVLSTree"):
-        shared = comm.nodes > 1 and best.algorithm == "NVLS"
-        channels = min(comm.nvls_channels, channels) if shared else comm.nvls_channels
+        channels = full_channels(comm, best.algorithm)
     else:
         while channels >= 2 and nbytes < channels * threads * each:
             channels -= 1

@@ -72,17 +72,23 @@ def rules(model: Model, functions: tuple[str, ...], *, dtype: str = "fp16", op: 
             if of == function and reason and not reason.endswith("with Simple only"):
                 name = algorithm if protocol == "Simple" and _simple_only(algorithm) else f"{algorithm}/{protocol}"
                 found.setdefault(reason, {})[f"{function}: {name}"] = None
-    return tuple(Rule(reason, _short(tuple(names), functions)) for reason, names in found.items())
+    return tuple(Rule(reason, _short(model, tuple(names), functions)) for reason, names in found.items())
 
 
 def _simple_only(algorithm: str) -> bool:
     return algorithm not in ("Ring", "Tree")
 
 
-def _short(names: tuple[str, ...], functions: tuple[str, ...]) -> tuple[str, ...]:
-    """Names without the collective where all that could have it do."""
-    bare = tuple(dict.fromkeys(name.partition(": ")[2] for name in names))
-    return bare if len(functions) == 1 or len(names) >= 2 * len(bare) or len(names) == 1 else names
+def _short(model: Model, names: tuple[str, ...], functions: tuple[str, ...]) -> tuple[str, ...]:
+    """Names without the collective where every collective that has them is meant."""
+    found: dict[str, None] = {}
+    for name in names:
+        bare = name.partition(": ")[2]
+        algorithm = bare.partition("/")[0]
+        having = {of for of, a, _ in model.lines if a == algorithm and of in functions}
+        whole = having <= {other.partition(": ")[0] for other in names if other.endswith(f": {bare}")}
+        found[bare if whole else name] = None
+    return tuple(found)
 
 
 def switching(model: Model, function: str, switch: Switch, *, dtype: str = "fp16", op: str = "sum") -> str:

@@ -90,7 +90,7 @@ def _absent(
     if algorithm in ("NVLS", "NVLSTree") and (not comm.nvls or graph is None or graph.channels < 2):
         if not environment.nvls:
             return "NCCL_NVLS_ENABLE=0"
-        return "no NVLS: no graph of two channels or more (needs NVSwitch and GPUs of 9.0 or newer)"
+        return "no NVLS graph of two channels or more (needs NVSwitch and GPUs of 9.0 or newer)"
     if algorithm == "PAT" and not _pat(comm, environment):
         if comm.sm_min < 60:
             return "PAT needs GPUs of 6.0 or newer"
@@ -141,13 +141,13 @@ def _ll128(comm: Communicator, environment: Environment, graph: Graph) -> str:
     over_c2c = environment.ll128_over_c2c and comm.sm_min >= 90
     most = PXN if over_c2c else PXB
     if graph.type_inter > most:
-        return (f"LL128 off: the path between GPU and NIC is {in_words(graph.type_inter)}; "
+        return (f"the path between GPU and NIC is {in_words(graph.type_inter)}; "
                 f"allowed up to {in_words(most)}")
     if graph.type_intra > NVB:
-        return f"LL128 off: the path between GPUs is {in_words(graph.type_intra)}; allowed up to {in_words(NVB)}"
+        return f"the path between GPUs is {in_words(graph.type_intra)}; allowed up to {in_words(NVB)}"
     if comm.sm_min != comm.sm_max and comm.sm_min < 90:
-        return f"LL128 off: GPUs of compute capability {comm.sm_min} and {comm.sm_max} in one job"
-    return "LL128 off: needs compute capability 7.0" if comm.sm_min < 70 else ""
+        return f"LL128 is off for GPUs of compute capability {comm.sm_min} and {comm.sm_max} in one job"
+    return "LL128 needs compute capability 7.0" if comm.sm_min < 70 else ""
 
 
 def _bus(
@@ -264,6 +264,16 @@ def _of_the_message(comm: Communicator, function: str, algorithm: str, bus: Sing
     if algorithm in ("Ring", "NVLS", "NVLSTree"):
         return bus * Single((1.0 * comm.ranks) / _nsteps(function, comm.ranks))
     return bus * Single(0.5)
+
+
+def wire_share(comm: Communicator, function: str, algorithm: str) -> str | None:
+    """The factor from the wire to the message, in words; None for 1."""
+    if algorithm != "Ring" and function in ("AllGather", "ReduceScatter"):
+        return None
+    if algorithm in ("Ring", "NVLS", "NVLSTree"):
+        steps = _nsteps(function, comm.ranks)
+        return None if steps == comm.ranks else f"{comm.ranks}/{steps}"
+    return "1/2"
 
 
 @dataclass(frozen=True, slots=True)
