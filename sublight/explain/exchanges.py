@@ -50,6 +50,13 @@ class Sizes:
     told_by: tuple[str, ...] = ()        # "hidden 7168: the widest normalised row"; assumptions begin with "assumed"
 
     @property
+    def counts(self) -> tuple[int, int, int, int] | None:
+        """(tokens, top-k, hidden, experts); None if one is missing."""
+        told = (self.tokens, self.top_k, self.hidden, self.experts)
+        found = tuple(count for count in told if count is not None)
+        return found if len(found) == 4 else None
+
+    @property
     def missing(self) -> tuple[str, ...]:
         return tuple(name for name in ("tokens", "top_k", "hidden", "experts", "form") if getattr(self, name) is None)
 
@@ -74,7 +81,9 @@ def kernel(name: str) -> Kernel | None:
         >>> kernel("void deep_ep::internode_ll::combine<false, 7168, 9>(void*)").hidden
         7168
     """
-    found = EXCHANGE.search(name if "::" in name else demangled(name))
+    if "dispatch" not in name and "combine" not in name:
+        return None
+    found = EXCHANGE.search(demangled(name))
     if found is None:
         return None
     told, what = [part.strip() for part in found["arguments"].split(",")], found["what"]
@@ -143,12 +152,11 @@ def _router(trace: Trace) -> _Found:
 def _kernels(trace: Trace, ranks: int | None) -> _Found:
     """What the names and grids of the kernels around imply."""
     a = trace.activities
-    grids: dict[int, tuple[int, int, int]] = {}
-    for row in np.flatnonzero(a.kind == KERNEL).tolist():
-        grids.setdefault(int(a.name[row]), tuple(a.grid[row].tolist()))
+    kernels = np.flatnonzero(a.kind == KERNEL)
+    names, first = np.unique(a.name[kernels], return_index=True)
     out: _Found = {}
     width, tokens = 0, 0
-    for name, grid in grids.items():
+    for name, grid in zip(names.tolist(), a.grid[kernels[first]].tolist(), strict=True):
         text = trace.names[name]
         if (exchange := kernel(text)) is not None and exchange.hidden:
             out["hidden"] = exchange.hidden, f"hidden {exchange.hidden}: in the names of the low-latency kernels"

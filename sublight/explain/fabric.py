@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,12 +19,16 @@ from sublight.comm.bus import bus_bytes
 from sublight.comm.expected import Expected
 from sublight.device import Device
 from sublight.errors import InputError
+from sublight.explain.columns import present
 from sublight.explain.exchanges import Kernel, Sizes, kernel, sizes
 from sublight.explain.view import View
 from sublight.explain.words import ms, number
 from sublight.ops.from_call import COLLECTIVES, DTYPES
 from sublight.trace import KERNEL, Collective, Trace
 from sublight.work import BYTES, Message
+
+if TYPE_CHECKING:
+    from sublight.comm.expect.experts import Exchange
 
 AT_RATE, SLOWER, FASTER = "network-bound", "slower than the fabric", "faster than expected"
 UNEVEN = {"all_to_allv", "alltoallv"}                # the record says how much in all, not how much to whom
@@ -115,7 +120,8 @@ def fabric(
         return None
     told_by = "as given" if cluster else (
         f"assumed: nodes of the kind {found.node.title}, ranks packed: the trace names its GPU only")
-    known = sizes(view.trace, view.trace.world_size, exchange or {})
+    exchanges = any(isinstance(what, Kernel) for what in calls)
+    known = sizes(view.trace, view.trace.world_size, exchange or {}) if exchanges else Sizes()
     rows, refused, assumed = [], dict[str, int](), dict[str, None]()
     a = view.trace.activities
     for what, activities in calls.items():
@@ -147,14 +153,11 @@ def _calls(view: View) -> dict[_What, tuple[int, ...]]:
         return {}
     a = trace.activities
     out: dict[_What, list[int]] = {}
-    of_name: dict[int, Kernel | None] = {}
-    rows = view.rows[(a.kind[view.rows] == KERNEL)]
+    of_name = {i: told for i in present(a.name[view.rows]) if (told := kernel(trace.names[i])) is not None}
+    tells = (a.collective[view.rows] >= 0) | np.isin(a.name[view.rows], list(of_name))
+    rows = view.rows[(a.kind[view.rows] == KERNEL) & tells]
     for row, name, record in zip(rows.tolist(), a.name[rows].tolist(), a.collective[rows].tolist(), strict=True):
-        if name not in of_name:
-            of_name[name] = kernel(trace.names[name])
-        what = trace.collectives[record] if record >= 0 else of_name[name]
-        if what is not None:
-            out.setdefault(what, []).append(row)
+        out.setdefault(trace.collectives[record] if record >= 0 else of_name[name], []).append(row)
     return {what: tuple(members) for what, members in out.items()}
 
 
@@ -194,13 +197,34 @@ def _collective(record: Collective, cluster: Cluster) -> _Answer:
 
 
 def _exchange(told: Kernel, cluster: Cluster, known: Sizes, sms: int) -> _Answer:
-    from sublight.comm.expect import Exchange, expected_exchange
+    from sublight.comm.expect import expected_exchange
+    from sublight.comm.expect.experts import Exchange
 
     known = replace(known, hidden=told.hidden or known.hidden)
-    if known.missing:
+    if (counts := known.counts) is None:
         return (f"DeepEP {told.what}: {', '.join(known.missing)} not told by the trace; say --exchange "
                 + ",".join(f"{name}=…" for name in known.missing))
-    raise NotImplementedError((Exchange, expected_exchange, cluster, sms))
+    ranks = told.ranks or cluster.ranks
+    where = placed(cluster, ranks, ())
+    limit = min(known.group_limit, where.nodes) if known.group_limit and where.nodes > 1 else None
+    try:
+        exchange = Exchange(
+            told.what, *counts, ranks, where.gpus_per_node, group_limit=limit, mode=told.mode, sms=sms or None,
+            form=known.form if told.what == "dispatch" else None)
+        expected = expected_exchange(exchange, where)
+    except InputError as error:
+        return str(error)
+    words = f"{exchange.tokens:,} tokens, top-k {exchange.top_k}, hidden {exchange.hidden}, {exchange.row_form}"
+    return told.what + (" (cached)" if told.cached else ""), words, where, expected, _leaving(exchange)
+
+
+def _leaving(exchange: Exchange) -> float:
+    """Bytes that leave a rank: over the network where there are several nodes, one copy a node, else to other ranks."""
+    from sublight.comm.expect.experts import traffic
+
+    found = traffic(exchange)
+    copies = found.remote_nodes if exchange.nodes > 1 else found.ranks * (exchange.ranks - 1) / exchange.ranks
+    return exchange.tokens * copies * exchange.row_bytes
 
 
 def row_words(row: FabricRow) -> str:

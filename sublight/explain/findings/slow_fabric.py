@@ -31,5 +31,7 @@ def find(view: View) -> Iterable[Finding]:
         "waiting inside the kernels, for few SMs, and for traffic that shares the links",
         "low" if few or not held.given else "medium", min(excess, view.budget.communication.exposed_ns),
         (*(() if held.several_ranks else ("one rank's file: even its shortest call may have waited for peers",)),
+         *(() if not view.budget.communication.hidden_ns else
+           ("expected times are of communication alone: beside compute it shares memory and links",)),
          *(() if held.given else (held.told_by,))),
     )
