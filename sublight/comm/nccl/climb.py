@@ -6,22 +6,14 @@ up: from that set, higher rates as long as they fit. After NCCL 2.30.7 (its publ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from sublight.comm.nccl.paths import Routes
-from sublight.comm.nccl.search import BALANCED_TREE, DIRECT, HEADS, RING, SPLIT_TREE, TREE, Draft, Search, ports_for
+from sublight.comm.nccl.room import Room
+from sublight.comm.nccl.search import BALANCED_TREE, DIRECT, HEADS, RING, SPLIT_TREE, TREE, Draft, Key, Search, ports_for
 from sublight.comm.nccl.system import BUS, CPU, DEVICE, DIS, GPU, LOC, NET, NVL, NVS, PIX, PXN, SYS, Node, System
 from sublight.comm.nccl.version import constants, single, speeds
-
-
-@dataclass(slots=True)
-class Climb:
-    """One graph's search: what it found, and what it tried on the way."""
-
-    found: Draft
-    terms: Terms | None = None
-    timed_out: bool = False              # at least one attempt ran out of steps
-    tried: list[tuple[float, float]] = field(default_factory=list)      # rates inside and between nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +30,16 @@ class Terms:
     cross_nic: int
     same: bool
     sm: int
+
+
+@dataclass(slots=True)
+class Climb:
+    """One graph's search: what it found, and what it tried on the way."""
+
+    found: Draft
+    terms: Terms
+    timed_out: bool = False              # at least one attempt ran out of steps
+    tried: dict[Key, int] = field(default_factory=dict)       # steps left by terms
 
 
 def measure(routes: Routes) -> None:
@@ -82,9 +84,10 @@ def climb(routes: Routes, draft: Draft, *, cross_nic: int) -> Climb:
     while place < len(terms.speeds) - 1 and (terms.speeds[place] > terms.max_rate
                                             or single(terms.speeds[place] * draft.least) > total):
         place += 1
-    _down(search, climbed, place)
+    budget = Budget(search, Room(routes), climbed, int(constants()["search"]["steps_in_all"]))
+    _down(budget, place)
     _duplicate(climbed.found, terms.sm)
-    _up(search, climbed)
+    _up(budget)
     if climbed.found.channels == 0 and not draft.collnet and draft.pattern != HEADS:
         _simple_order(routes, climbed.found)
     return climbed
@@ -142,40 +145,74 @@ def _steps(draft: Draft) -> int:
     return int(limits["steps_same_channels"] if draft.same else limits["steps"])
 
 
+@dataclass(slots=True)
+class Budget:
+    """Steps that are left for the way down. Attempts that cannot find better are put off until their steps matter."""
+
+    search: Search
+    room: Room
+    climbed: Climb
+    left: int                            # at least so many
+    put_off: list[Draft] = field(default_factory=list)
+
+    def attempt(self, draft: Draft) -> int | None:
+        """Steps left of an attempt under the draft's terms; None: put off, as it finds nothing better."""
+        self.left -= _steps(draft)
+        known = self.search.terms_of(draft) in self.climbed.tried
+        if not known and not self.search.leaked and not self.room.for_better(draft, self.climbed.found):
+            return None
+        return _attempt(self.search, self.climbed, draft)
+
+    def give_back(self, draft: Draft, left: int | None) -> None:
+        """NCCL counts only steps that were taken."""
+        if left is None:
+            self.put_off.append(draft.copy())
+        else:
+            self.left += left
+
+    def spent(self) -> bool:
+        """Whether NCCL would stop here. If it comes to that, what was put off is tried, for its steps."""
+        while self.left < 0 and self.put_off:
+            self.left += _attempt(self.search, self.climbed, self.put_off.pop())
+        return self.left < 0
+
+
 def _attempt(search: Search, climbed: Climb, draft: Draft) -> int:
-    climbed.tried.append((draft.intra, draft.inter))
+    """Search under the draft's terms. What was searched under equal terms has nothing new, and took as many steps."""
+    terms = search.terms_of(draft)
+    if terms in climbed.tried and not search.leaked:
+        return climbed.tried[terms]
     climbed.found, left = search.attempt(draft, climbed.found, _steps(draft))
+    climbed.tried[terms] = left
     climbed.timed_out = climbed.timed_out or left == 0
     return left
 
 
-def _down(search: Search, climbed: Climb, place: int) -> None:
+def _down(budget: Budget, place: int) -> None:
     """Worse terms until channels are found, and somewhat worse ones that might give more of them."""
+    climbed, system = budget.climbed, budget.search.system
     terms = climbed.terms
-    assert terms is not None
-    wanted, budget = climbed.found, int(constants()["search"]["steps_in_all"])
-    draft = wanted.copy()
+    draft = climbed.found.copy()
     draft.intra = draft.inter = terms.speeds[place]
     while True:
-        budget -= _steps(draft)
-        left = _attempt(search, climbed, draft)
+        left = budget.attempt(draft)
         found = climbed.found
         if left == -1 or single(found.channels * found.inter) >= terms.total_rate:
             return
-        if draft.same and not _keeps_order(search.system, draft):
+        if draft.same and not _keeps_order(system, draft):
             draft.same = False
             continue
+        budget.give_back(draft, left)
         draft.same = terms.same
-        budget += left
-        if budget < 0 and found.channels:
+        if found.channels and budget.spent():
             return
         if terms.sm >= 90 and draft.pattern == BALANCED_TREE:
             draft.pattern = TREE
             continue
         draft.pattern = found.pattern
-        if _worse_classes(search.system, terms, draft, found):
+        if _worse_classes(system, terms, draft, found):
             continue
-        if (terms.cross_nic == 2 and draft.cross_nic == 0 and found.pattern in (RING, BALANCED_TREE)):
+        if terms.cross_nic == 2 and draft.cross_nic == 0 and found.pattern in (RING, BALANCED_TREE):
             draft.cross_nic = 2
             continue
         draft.cross_nic = 1 if terms.cross_nic == 1 else 0
@@ -223,10 +260,10 @@ def _duplicate(found: Draft, sm: int) -> None:
     found.channels = channels
 
 
-def _up(search: Search, climbed: Climb) -> None:
+def _up(budget: Budget) -> None:
     """From what was found, higher rates while they fit."""
+    climbed = budget.climbed
     terms = climbed.terms
-    assert terms is not None
     draft = climbed.found.copy()
     place = 0
     while place < len(terms.speeds) - 1 and terms.speeds[place] > climbed.found.inter:
@@ -234,24 +271,26 @@ def _up(search: Search, climbed: Climb) -> None:
     draft.intra = draft.inter = terms.speeds[place]
     draft.least = climbed.found.channels
     left = -1
-    while left != 0 and place > 0 and (following := _faster(draft, climbed.found)) is not None:
+    while left != 0 and place > 0 and (raised := _faster(draft, climbed.found)) is not None:
         place -= 1
-        if following in ("both", "intra"):
-            draft.intra = terms.speeds[place]
-        if following in ("both", "inter"):
-            draft.inter = terms.speeds[place]
-        left = _attempt(search, climbed, draft)
+        draft.intra, draft.inter = raised(terms.speeds[place])
+        higher = terms.speeds[:place + 1] if draft.pattern == RING else ()
+        if higher and not any(budget.room.for_better(replace(draft, intra=rate, inter=rate), climbed.found)
+                              for rate in higher):
+            return
+        left = _attempt(budget.search, climbed, draft)
 
 
-def _faster(draft: Draft, found: Draft) -> str | None:
+def _faster(draft: Draft, found: Draft) -> Callable[[float], tuple[float, float]] | None:
     """Which rate to raise next: both of a ring, between nodes for NVLS, inside for trees; None: enough."""
+    intra, inter = draft.intra, draft.inter
     if found.pattern == RING:
-        return "both"
-    if found.pattern == HEADS and draft.inter == found.inter and draft.inter < single(draft.intra * 2):
+        return lambda rate: (rate, rate)
+    if found.pattern == HEADS and inter == found.inter and inter < single(intra * 2):
         draft.least = draft.most = found.channels
-        return "inter"
-    if draft.intra == found.intra and draft.intra < single(draft.inter * 2):
-        return "intra"
+        return lambda rate: (intra, rate)
+    if intra == found.intra and intra < single(inter * 2):
+        return lambda rate: (rate, inter)
     return None
 
 

@@ -75,7 +75,7 @@ def graphs(tree: Tag, *, gpus: int | None = None, nodes: int = 1,
     routes.compute()
     domains = _keep_first_domain(routes, nodes)
     measure(routes)
-    found = _all_graphs(routes, asked)
+    found, _ = _all_graphs(routes, asked)
     return _facts(routes, found, nodes * domains)
 
 
@@ -151,23 +151,22 @@ def _keep_first_domain(routes: Routes, nodes: int) -> int:
 
 # ---- the five searches ----
 
-def _all_graphs(routes: Routes, environment: Mapping[str, str]) -> dict[str, Climb]:
-    """In NCCL's order: a tree wants as many channels as the ring has."""
-    cross_nic = setting(environment, "NCCL_CROSS_NIC", 2)
-    limits = constants()["search"]
-    found = {"ring": climb(routes, Draft(RING, 1, int(limits["ring_channels"])), cross_nic=cross_nic)}
-    rings = found["ring"].found.channels
-    found["tree"] = climb(routes, Draft(BALANCED_TREE, rings, rings), cross_nic=cross_nic)
-    chain = Draft(TREE, rings, rings, collnet=True)
-    direct = Draft(DIRECT, 1, int(limits["channels"]), collnet=True)
-    heads = Draft(HEADS, 1, int(limits["channels"]))
-    collnet = (setting(environment, "NCCL_COLLNET_ENABLE", 0) == 1
-               and any(port.collectives for port in routes.system.nodes[NET]))
-    found["collnet"] = climb(routes, chain, cross_nic=cross_nic) if collnet else Climb(chain)
-    found["collnet direct"] = climb(routes, direct, cross_nic=cross_nic) if collnet else Climb(direct)
-    nvls = setting(environment, "NCCL_NVLS_ENABLE", 2) != 0 and len(routes.system.nodes[GPU]) > 1
-    found["nvls"] = climb(routes, heads, cross_nic=cross_nic) if nvls else Climb(heads)
-    return found
+def _all_graphs(routes: Routes, environment: Mapping[str, str]) -> tuple[dict[str, Draft], dict[str, Climb]]:
+    """What was found, and how, in NCCL's order: a tree wants as many channels as the ring has."""
+    cross_nic, limits = setting(environment, "NCCL_CROSS_NIC", 2), constants()["search"]
+    most, system = int(limits["channels"]), routes.system
+    climbs = {"ring": climb(routes, Draft(RING, 1, int(limits["ring_channels"])), cross_nic=cross_nic)}
+    rings = climbs["ring"].found.channels
+    climbs["tree"] = climb(routes, Draft(BALANCED_TREE, rings, rings), cross_nic=cross_nic)
+    drafts = {"collnet": Draft(TREE, rings, rings, collnet=True), "collnet direct": Draft(DIRECT, 1, most, collnet=True),
+              "nvls": Draft(HEADS, 1, most)}
+    collnet = setting(environment, "NCCL_COLLNET_ENABLE", 0) == 1 and any(port.collectives for port in system.nodes[NET])
+    nvls = setting(environment, "NCCL_NVLS_ENABLE", 2) != 0 and len(system.nodes[GPU]) > 1
+    for name, draft in drafts.items():
+        if nvls if name == "nvls" else collnet:
+            climbs[name] = climb(routes, draft, cross_nic=cross_nic)
+    found = {name: one.found for name, one in climbs.items()}
+    return {name: found.get(name) or drafts[name] for name in ("ring", "tree", *drafts)}, climbs
 
 
 def _graph(system: System, name: str, draft: Draft) -> Graph:
@@ -188,14 +187,14 @@ def _port_name(system: System, index: int) -> str:
     return system.nodes[NET][index].name if index >= 0 else ""
 
 
-def _facts(routes: Routes, found: Mapping[str, Climb], nodes: int) -> Searched:
+def _facts(routes: Routes, found: Mapping[str, Draft], nodes: int) -> Searched:
     system = routes.system
     cpu, gpus, ports = system.nodes[CPU][0], system.nodes[GPU], system.nodes[NET]
     first = min(gpus, key=lambda gpu: gpu.rank)
     sms = [device.sm for device in system.nodes[DEVICE]]
     farthest = max([LOC, *(path.kind for gpu in gpus for i, path in enumerate(gpu.paths[GPU]) if i != gpu.index)])
     return Searched(
-        graphs={name: _graph(system, name, one.found) for name, one in found.items()}, gpus=len(gpus), nodes=nodes,
+        graphs={name: _graph(system, name, draft) for name, draft in found.items()}, gpus=len(gpus), nodes=nodes,
         sm_min=min(sms), sm_max=max(sms), cpu_arch=cpu.arch, cpu_vendor=cpu.vendor, cpu_model=cpu.model,
         nics=len(ports), gpus_per_nic=len(gpus) / len(ports) if ports else None, has_nvswitch=bool(system.nodes[NVS]),
         all_nvlink=farthest < PIX, all_direct_nvlink=farthest <= NVL, min_net_bw=_slowest_own(routes, first),

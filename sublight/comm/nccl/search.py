@@ -23,6 +23,8 @@ PATTERNS = {BALANCED_TREE: "balanced tree", SPLIT_TREE: "split tree", TREE: "tre
 FREE, BY_BUS, AGAIN = range(3)           # how the next GPU is chosen: by score, in the order of the bus, as before
 NEVER = -1                               # a step that no channel reaches
 
+Key = tuple[int, int, int, bool, int, float, float, int, int]
+
 
 @dataclass(slots=True)
 class Draft:
@@ -92,6 +94,8 @@ class Search:
         self.choices: dict[tuple[int, int | None], list[int]] = {}
         self.by_rank = {gpu.rank: gpu for gpu in reversed(self.gpus)}
         self.switched = bool(self.system.nodes[NVS])
+        self.leaked = False              # a port kept less than it had: attempts are no longer alike
+        self.classes = [sorted(kinds) for kinds in self._classes()]
         self.time = 0
         self.draft = Draft(RING, 1, 1)
         self.best = self.draft
@@ -105,6 +109,23 @@ class Search:
         draft.ports = [[0, 0] for _ in range(rows)]
         self._channel()
         return self.best, self.time
+
+    def _classes(self) -> tuple[set[int], set[int]]:
+        """Path classes that there are inside, and to and from ports."""
+        inside: set[int] = set()
+        outside: set[int] = set()
+        for node in (*self.gpus, *self.ports, *self.system.nodes[NVS]):
+            for kind in (GPU, NVS, NET):
+                classes = {path.kind for path in node.paths.get(kind, [])}
+                (outside if NET in (node.kind, kind) else inside).update(classes)
+        return inside, outside
+
+    def terms_of(self, draft: Draft) -> Key:
+        """What the search depends on. A limit between two classes that there are is as good as the lower one."""
+        intra, inter = (max((kind for kind in kinds if kind <= limit), default=-1)
+                        for kinds, limit in zip(self.classes, (draft.type_intra, draft.type_inter), strict=True))
+        return (draft.pattern, draft.least, draft.most, draft.same, draft.cross_nic, draft.intra, draft.inter, intra,
+                inter)
 
     # ---- links ----
 
@@ -356,7 +377,8 @@ class Search:
             if heads:
                 found = self._head(port, turn, len(ports)) or found
             elif not self._first_gpus(port, turn):
-                continue                                   # NCCL does not give the rate back here
+                self.leaked = True                         # NCCL does not give the rate back here
+                continue
             for i in shared:
                 self.port_left[i] = single(self.port_left[i] + rate)
 
