@@ -1,0 +1,99 @@
+"""This file knows about what NCCL would run between nodes: its own choice over the graphs of a box with rails.
+
+NCCL's model is asked for which algorithm and protocol it takes and for the latency that it states; rates and the true
+size of latencies come from measurements. The graphs are not searched but written down: rings and trees as wide as the
+NICs allow, which is what NCCL 2.30.7 finds where each GPU is near its NIC. Other boxes: `sublight comm nccl FILE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sublight.comm.nccl.choice import Model
+    from sublight.comm.nccl.graph import Graph
+
+TREE_SAME_GPU, RING, NVLS = 3, 4, 5              # patterns as NCCL numbers them
+NVL, PIX = 1, 4                                  # path classes
+GB_PER_100_GBIT = 12.0                           # src/graph/topo.h: what NCCL counts on of a port
+# src/graph/topo.h: 10^9 bytes a second of one NVLink, by compute capability
+NVLINK_GB = ((100, 40.1), (90, 20.6), (80, 20.0), (70, 20.0), (60, 18.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What NCCL's model reads of a node, or of an NVLink domain of several trays."""
+
+    gpus: int                            # that take part
+    domains: int
+    nics: int                            # that they use
+    gbit: float                          # of one NIC
+    sm: int                              # compute capability, 90 for 9.0
+    links: int                           # NVLinks of a GPU; 0 without
+    switched: bool                       # NVSwitch
+    vendor: str                          # of the CPU, "" where unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What NCCL takes for a message. latency_s: as NCCL states it, without the plateau factor of rings."""
+
+    algorithm: str
+    protocol: str
+    latency_s: float
+
+
+@cache
+def protocol(function: str, nbytes: int, box: Box, *, dtype: str) -> Protocol:
+    """NCCL's choice for a message. Raises InputError where NCCL has none."""
+    from sublight.comm.nccl.choice import choose
+
+    model = _model(box)
+    best = choose(model, function, nbytes, dtype=dtype).best
+    line = model.lines[function, best.algorithm, best.protocol]
+    return Protocol(best.algorithm, best.protocol, float(line.latency_us) * 1e-6)
+
+
+@cache
+def _model(box: Box) -> Model:
+    from sublight.comm.nccl.choice import model
+    from sublight.comm.nccl.graph import Searched
+
+    graphs = _graphs(box)
+    port = GB_PER_100_GBIT * box.gbit / 100
+    return model(Searched(
+        graphs=graphs, gpus=box.gpus, nodes=box.domains, sm_min=box.sm, sm_max=box.sm, cpu_arch="x86_64",
+        cpu_vendor=box.vendor, cpu_model="", nics=box.nics, gpus_per_nic=box.gpus / box.nics,
+        has_nvswitch=box.switched, all_nvlink=box.links > 0, all_direct_nvlink=box.links > 0, min_net_bw=port, gdr=True,
+        max_bw=port, total_bw=_inside(box), notes=(),
+    ))
+
+
+def _inside(box: Box) -> float:
+    """10^9 bytes a second of a GPU's way to the others; PCIe 4.0 and newer without NVLink."""
+    rate = next((gb for since, gb in NVLINK_GB if box.sm >= since), 18.0)
+    return box.links * rate if box.links else 24.0
+
+
+def _graphs(box: Box) -> dict[str, Graph]:
+    """Rings and trees over all NICs: a channel each from 8 GPUs on, two of half the rate for fewer; NVLS a head each."""
+    from sublight.comm.nccl.graph import Graph
+
+    total = min(GB_PER_100_GBIT * box.gbit / 100 * box.nics, _inside(box))
+    split = 1 if box.gpus in (1, 8) or box.gpus > 8 else 2
+    channels = min(max(1, box.nics) * split, 16)
+    each = total / channels
+    inside = NVL if box.links else PIX
+
+    def graph(name: str, pattern: int, count: int, intra: float, inter: float) -> Graph:
+        return Graph(name, pattern, count, intra, inter, inside, PIX, 0.0, True, 0, (), ())
+
+    graphs = {"ring": graph("ring", RING, channels, each, each),
+              "tree": graph("tree", TREE_SAME_GPU, channels, each * split, each)}
+    if box.switched and box.sm >= 90 and box.gpus > 1:
+        heads = min(box.gpus, 16)
+        rate = total / min(box.gpus, box.nics)
+        graphs["nvls"] = graph("nvls", NVLS, heads, min(rate, _inside(box) / heads), rate)
+    return graphs
