@@ -285,7 +285,7 @@ def writes(data: bytes) -> Callable[[Path], object]:
 
 
 NOT_TRACES: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "sqlite": ("t.sqlite", sqlite_file, "is an SQLite file"),
+    "sqlite": ("t.sqlite", sqlite_file, "holds no kernels, copies or memsets"),
     "nsys": ("t.nsys-rep", writes(b"\x17\xd6" + bytes(range(256)) * 20), "got a report of NVIDIA Nsight"),
     "png": ("t.png", writes(b"\x89PNG\r\n\x1a\n" + bytes(100)), "is a picture"),
     "html": ("t.json", writes(b"\n<!DOCTYPE html><html>"), "is a web page"),

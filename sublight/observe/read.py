@@ -11,16 +11,21 @@ from pathlib import Path
 
 from sublight.errors import InputError
 from sublight.observe.kineto import read_kineto
+from sublight.observe.nsys import read_nsys, refuse_report
+from sublight.observe.nsys_tables import is_sqlite
 from sublight.observe.source import URLS, label
 from sublight.trace import Trace, merge
 
 Progress = Callable[[str, int], None]
-TRACE_FILE = re.compile(r"^[^.].*\.(json(\.(gz|zst))?|zip)$")
+TRACE_FILE = re.compile(r"^[^.].*\.(json(\.(gz|zst))?|zip|sqlite)$")
 
 
 def read(path: str | Path) -> Trace:
     """One trace file as a Trace. Raises InputError (expected, got, where, what to do)."""
-    return read_all([path])[0]
+    traces = read_all([path])
+    if len(traces) > 1:
+        raise InputError(f"{label(str(path))} holds {len(traces)} ranks, expected one; read_all([path]) gives them all")
+    return traces[0]
 
 
 def read_all(paths: Sequence[str | Path], *, progress: Progress | None = None) -> tuple[Trace, ...]:
@@ -34,9 +39,8 @@ def read_all(paths: Sequence[str | Path], *, progress: Progress | None = None) -
     names = [name for path in paths for name in _files(str(path))]
     if names.count("-") > 1:
         raise InputError("standard input can be read only once")
-    read_so_far = [
-        read_kineto(name, progress=partial(progress, name) if progress else None) for name in names
-    ]
+    read_so_far = [trace for name in names
+                   for trace in _read_one(name, partial(progress, name) if progress else None)]
     ranks: dict[object, list[Trace]] = {}
     for ordinal, trace in enumerate(read_so_far):
         key: object = trace.rank if trace.rank_source == "metadata" else ("file", ordinal)
@@ -47,6 +51,12 @@ def read_all(paths: Sequence[str | Path], *, progress: Progress | None = None) -
     return tuple(sorted(merged, key=lambda t: (t.rank is None, t.rank or 0)))
 
 
+def _read_one(name: str, progress: Callable[[int], None] | None) -> tuple[Trace, ...]:
+    """The traces of one file, told by its first bytes: an Nsight Systems export may hold several ranks."""
+    refuse_report(name)
+    return read_nsys(name, progress=progress) if is_sqlite(name) else (read_kineto(name, progress=progress),)
+
+
 def _files(name: str) -> list[str]:
     """A path as it is; a folder as the traces that lie in it, rank 2 before rank 10. Raises InputError if none does."""
     if name == "-" or name.startswith(URLS) or not Path(name).is_dir():
@@ -54,7 +64,7 @@ def _files(name: str) -> list[str]:
     found = [str(f) for f in Path(name).iterdir() if f.is_file() and TRACE_FILE.search(f.name)]
     if not found:
         raise InputError(f"{label(name)} is a folder without traces; expected files ending in .json, .json.gz, "
-                         ".json.zst or .zip")
+                         ".json.zst, .zip or .sqlite")
     return sorted(found, key=lambda f: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", f)])
 
 
