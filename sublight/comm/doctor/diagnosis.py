@@ -1,0 +1,87 @@
+"""This file knows about a diagnosis: Results in, findings with their places out, and one sentence that says it
+first."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sublight.cluster import Node, catalog
+from sublight.comm.doctor.findings import FINDINGS
+from sublight.comm.doctor.view import Expect, Located, View, view_of
+from sublight.comm.doctor.wording import count, listed
+from sublight.result import Result
+
+NOT_FAULTS = ("SL505", "SL506", "SL507")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    view: View
+    findings: tuple[Located, ...]
+    verdict: str
+    node: Node | None
+    node_from: str                 # how the hardware is known
+
+
+def diagnose(results: Iterable[Result], *, node: Node | None = None) -> Diagnosis:
+    """What these Results say. node: the hardware; without it, that of the device's name in the files, if the catalog
+    has
+    one node for it."""
+    held = tuple(results)
+    found, how = (node, "as given") if node is not None else _node_of(held)
+    expect = _expect()
+    view = view_of(held, node=found, expect=expect)
+    findings = tuple(located for module in FINDINGS for located in module.find(view))
+    return Diagnosis(view, findings, _verdict(view, findings), found, how)
+
+
+def _expect() -> Expect | None:
+    """The model of expected times; None in a version that has none."""
+    try:
+        return getattr(importlib.import_module("sublight.comm.expect"), "expect", None)
+    except ImportError:
+        return None
+
+
+def _node_of(results: tuple[Result, ...]) -> tuple[Node | None, str]:
+    """The node whose device's name the files have, where all have the same and the catalog knows one such node."""
+    from sublight.device import DeviceInfo, find
+
+    names = {r.placement.device for r in results if r.placement and r.placement.device}
+    if len(names) != 1:
+        return None, "the files name several devices" if names else "the files name no device"
+    device = find(DeviceInfo(name=next(iter(names))))
+    nodes = [n for n in catalog() if device is not None and n.device.key == device.key]
+    if not nodes:
+        return None, "the device in the files is not in the catalog"
+    return nodes[0], f"taken for {nodes[0].title}, by the device's name"
+
+
+def _verdict(view: View, findings: tuple[Located, ...]) -> str:
+    nodes = [n for f in findings if f.finding.code == "SL501" for n in f.nodes]
+    pairs = sum(len(f.pairs) for f in findings if f.finding.code == "SL502")
+    groups = [f for f in findings if f.finding.code == "SL503"]
+    said = []
+    if nodes:
+        said.append(f"{listed(nodes, 6)} {'is' if len(nodes) == 1 else 'are'} slow")
+    said += [f.finding.claim.split(":")[0] for f in groups[:2]]
+    if len(groups) > 2:
+        said.append(f"{len(groups) - 2} more groups or rails")
+    if pairs:
+        said.append(f"{count(pairs, 'slow pairs')} of healthy nodes")
+    said += [_short(f) for f in findings if f.finding.code in ("SL504", "SL508")][:2]
+    failed = next((f for f in findings if f.finding.code == "SL506"), None)
+    if failed is not None:
+        said.append(failed.finding.claim.split(",")[0].split(";")[0])
+    if not said:
+        return f"Nothing is slow among {count(len(view.hosts), 'nodes')}." if view.tables or view.lines else (
+            "No fault found; pairs of nodes were not measured, so that a node could not be singled out.")
+    return f"{'; '.join(said)}."
+
+
+def _short(f: Located) -> str:
+    if f.finding.code == "SL504" and (f.nodes or f.ranks):
+        return f"{listed(f.nodes) or 'rank ' + listed([str(r) for r in f.ranks])} is late, not the network slow"
+    return f.finding.claim.split(":")[0] if f.finding.code == "SL508" else "a straggler costs the time, not bandwidth"

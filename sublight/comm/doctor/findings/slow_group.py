@@ -1,0 +1,169 @@
+"""SL503: groups of nodes, or a rail, that are slow together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from sublight.comm.doctor.agreed import Agreed, Groups
+from sublight.comm.doctor.faults import LEAST_SLOW, SMALLEST_SPREAD
+from sublight.comm.doctor.findings.slow_node import FEW_RAILS, alike, by_node, is_late
+from sublight.comm.doctor.tables import Table
+from sublight.comm.doctor.view import Located, View
+from sublight.comm.doctor.wording import count, listed, name, rate, slower, where
+from sublight.finding import Finding
+
+CODE, TITLE = "SL503", "slow group or rail"
+SPREADS = 4.0
+FIRST_FALL = 1.1                   # between medians of nodes in order: from here the evidence lists them
+
+
+def find(view: View) -> Iterable[Located]:
+    """Fires where two groups of nodes explain a table (faults.locate), where three or more slow nodes are alike, where
+    one rail is slower than the others on the same pairs, and where a node is slow on few of its rails."""
+    for agreed in view.agreed:
+        if agreed.measure != "bandwidth":
+            continue
+        if agreed.groups is not None and agreed.groups.levels:
+            yield _two_groups(agreed, agreed.groups)
+        together = [host for host in alike(agreed) if not is_late(view, agreed, host)]
+        if together:
+            yield _alike(agreed, together)
+    yield from _rails(view)
+    yield from _rails_of_nodes(view)
+
+
+def _two_groups(agreed: Agreed, groups: Groups) -> Located:
+    table, one, between, two = max(groups.levels, key=lambda g: max(g[1:]) / min(g[1:]))
+    sizes = f"{count(len(groups.first), 'nodes')} and {len(groups.second)}"
+    tests = name(table.collective)
+    if groups.kind == "between":
+        claim = (f"two groups of nodes ({sizes}) {where(agreed.setting)}: {rate(one)} and {rate(two)} inside, "
+                 f"{rate(between)} between them, {slower(between, min(one, two))} ({tests})")
+        action = ("What lies between the groups is narrower than the leaves: count the uplinks that are up and their "
+                  "rate on "
+                  "each leaf and spine, look for oversubscription, ECMP collisions or adaptive routing that is off; "
+                  "until then "
+                  "place jobs inside one group")
+    elif groups.kind == "group":
+        claim = (f"a group of {count(len(groups.second), 'nodes')} is slow with everyone {where(agreed.setting)}: "
+                 f"{rate(max(between, two))} against {rate(one)}, {slower(max(between, two), one)} ({tests})")
+        action = _shared()
+    else:
+        claim = (f"a group of {count(len(groups.second), 'nodes')} is slow within "
+                 f"itself {where(agreed.setting)}: {rate(two)} "
+                 f"against {rate(between)} with others ({tests})")
+        action = _shared()
+    evidence = [f"group 1: {listed(groups.first, 40)}", f"group 2: {listed(groups.second, 40)}"]
+    evidence += [f"{name(t.collective)}: {rate(a)} inside group 1, {rate(c)} inside group 2, {rate(b)} between"
+                 for t, a, b, c in groups.levels]
+    evidence += [said for t, *_ in groups.levels if (said := _medians(t))]
+    named = groups.second if groups.kind != "between" else (*groups.first, *groups.second)
+    sure = "high" if len(groups.levels) > 1 else "medium"
+    return Located(Finding(CODE, TITLE, claim, tuple(evidence), action, sure, None,
+                           ("names of leaves and spines are not in these files: compare the groups with the cabling "
+                            "plan",)),
+                   nodes=named)
+
+
+def _medians(table: Table) -> str | None:
+    """What medians over each node's pairs look like: they depend on which pairs were run."""
+    middle = np.nanmedian(table.values, axis=1)
+    order = np.argsort(-middle)
+    falls = middle[order][:-1] / middle[order][1:]
+    wide = np.flatnonzero(falls > FIRST_FALL)
+    if len(wide) == 0:
+        return None
+    at = int(wide[0]) + 1
+    low, high = middle[order][-1], middle[order][at - 1]
+    return (f"medians over each node's pairs ({name(table.collective)}): about {rate(float(high))} for "
+            f"{listed([table.hosts[k] for k in sorted(order[:at])])}; {rate(float(low))} "
+            f"to {rate(float(middle[order][at]))} "
+            "for the others: which side of the gap a node falls on depends on which of its pairs were measured")
+
+
+def _alike(agreed: Agreed, hosts: list[str]) -> Located:
+    ins = [n for host in hosts for n in agreed.nodes[host] if n.pairs]
+    level, healthy = float(np.median([n.level for n in ins])), float(np.median([n.healthy for n in ins]))
+    return Located(
+        Finding(CODE, TITLE, f"{count(len(hosts), 'nodes')} are slow with everyone and alike {where(agreed.setting)}: "
+                f"{listed(hosts)}, {rate(level)} against {rate(healthy)}, {slower(level, healthy)}",
+                tuple(f"{host}: " + "; ".join(f"{name(n.table.collective)} {rate(n.level)} of {rate(n.healthy)}, "
+                                              f"{n.slow_pairs} of {n.pairs} "
+                                              f"pairs" for n in agreed.nodes[host] if n.pairs)
+                      for host in hosts[:20]), _shared(), "medium", None,
+                ("that they share a cause is concluded from equal levels",)), nodes=tuple(hosts))
+
+
+def _shared() -> str:
+    return ("Look for what these nodes share: leaf switch, rack, power cap, NIC firmware, BIOS or driver version; "
+            "compare one of "
+            "them with a healthy node (ibstat, lspci -vv LnkSta, nvidia-smi -q, uname -r)")
+
+
+def _rails(view: View) -> Iterator[Located]:
+    """A rail that is slower than the others on the same pairs."""
+    groups: dict[tuple[int, str], list[Table]] = {}
+    for table in view.tables:
+        if table.setting.rail and table.measure == "bandwidth":
+            groups.setdefault((table.setting.gpus_per_node, table.collective), []).append(table)
+    found: dict[str, list[str]] = {}
+    for (gpus, collective), tables in groups.items():
+        for rail, level, others in slow_rails(tables):
+            found.setdefault(rail, []).append(f"{name(collective)} at {count(gpus, 'GPUs')} a node: {rate(level)} "
+                                              f"against "
+                                              f"{rate(others)} on the other rails, {slower(level, others)}")
+    for rail, evidence in found.items():
+        yield Located(
+            Finding(CODE, TITLE, f"rail {rail} is slow: {evidence[0]}", tuple(evidence[1:]) or (evidence[0],),
+                    "Check the leaf switch of this rail and its uplinks, then the NIC of this rail on every node: "
+                    "rate and width "
+                    "(ibstat), PCIe LnkSta, cable; with NCCL_IB_HCA set to it alone the test repeats", "high", None,
+                    ("a rail is told from the place of the GPU that took part, device@bus",)), rails=(rail,))
+
+
+def slow_rails(tables: list[Table]) -> Iterator[tuple[str, float, float]]:
+    """(rail, its level, the others'). Levels are medians over pairs, each against the same pair on other rails."""
+    if len(tables) < 2:
+        return
+    hosts = sorted({host for table in tables for host in table.hosts})
+    stack = np.full((len(tables), len(hosts), len(hosts)), np.nan)
+    for k, table in enumerate(tables):
+        at = [hosts.index(host) for host in table.hosts]
+        stack[k][np.ix_(at, at)] = np.log(table.values)
+    i, j = np.triu_indices(len(hosts), 1)
+    y = stack[:, i, j]
+    for k, table in enumerate(tables):
+        known = np.isfinite(y[k]) & (np.isfinite(np.delete(y, k, 0)).any(0))
+        if known.sum() < 2:
+            continue
+        others = np.array([np.nanmedian(np.delete(y, k, 0)[:, c]) for c in np.flatnonzero(known)])
+        rest = y[k][known] - others
+        middle = float(np.median(rest))
+        error = 1.8 * max(SMALLEST_SPREAD, float(np.median(np.abs(rest - middle)))) / np.sqrt(known.sum())
+        if -middle > max(LEAST_SLOW, SPREADS * error) and (rest < -LEAST_SLOW / 2).mean() > 2 / 3:
+            yield table.setting.rail, float(np.exp(np.median(y[k][known]))), float(np.exp(np.median(others)))
+
+
+def _rails_of_nodes(view: View) -> Iterator[Located]:
+    """A node that is slow on few of the rails."""
+    rails = {a.setting.rail for a in view.agreed if a.setting.rail}
+    seen: dict[str, list[Agreed]] = {}
+    whole = by_node(view)
+    for agreed in view.agreed:
+        for host in agreed.nodes:
+            one_rail = agreed.setting.rail and agreed.measure == "bandwidth"
+            if one_rail and host not in whole and host not in alike(agreed):
+                seen.setdefault(host, []).append(agreed)
+    for host, where_seen in seen.items():
+        own = sorted({a.setting.rail for a in where_seen})
+        if len(own) > FEW_RAILS * len(rails):
+            continue
+        evidence = [f"rail {a.setting.rail}, {name(n.table.collective)}: {n.slow_pairs} of {n.pairs} pairs slow, "
+                    f"{rate(n.level)} against {rate(n.healthy)}" for a in where_seen for n in a.nodes[host] if n.pairs]
+        yield Located(
+            Finding(CODE, TITLE, f"{host} is slow on rail {listed(own)} only, of {len(rails)} rails", tuple(evidence),
+                    f"On {host} check that one NIC: cable, ibstat rate and width, PCIe LnkSta, symbol errors; swap "
+                    f"its cable with "
+                    "the next rail's to see which it follows", "high"), nodes=(host,), rails=tuple(own))

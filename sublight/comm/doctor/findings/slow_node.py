@@ -1,0 +1,158 @@
+"""SL501: a node that is slow with (almost) everyone, or by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import log
+
+import numpy as np
+
+from sublight.comm.doctor.agreed import Agreed, NodeIn
+from sublight.comm.doctor.faults import LEAST_SLOW
+from sublight.comm.doctor.tables import Line
+from sublight.comm.doctor.view import Located, View
+from sublight.comm.doctor.wording import command, count, name, rate, slower, where
+from sublight.finding import Finding
+
+CODE, TITLE = "SL501", "slow node"
+ALIKE = 0.07                       # deficits of nodes that look like one cause, in logarithms
+LEAST_ALIKE, SHARE_ALIKE = 3, 0.15
+FEW_RAILS = 0.5                    # a node that is slow on at most this share of the rails has a slow rail, not more
+SPREADS = 4.0
+LATE_SHARE = 0.3                   # of the deficit of small messages that large ones may still have
+
+
+def find(view: View) -> Iterable[Located]:
+    """Fires where a table calls the node (faults.locate) and large messages are as slow as small ones, or where the
+    node
+    alone is slower than the others alone."""
+    alone = {host: (line, level, healthy) for line in view.lines for host, level, healthy in slow_alone(line)}
+    called = by_node(view)
+    for host in dict.fromkeys([*called, *alone]):
+        seen = called.get(host, [])
+        evidence = [said for agreed, ins in seen for said in _evidence(agreed, ins)]
+        if host in alone:
+            line, level, healthy = alone[host]
+            evidence.append(f"by itself, {name(line.collective)} on {count(line.setting.gpus_per_node, 'GPUs')}: "
+                            f"{rate(level)} against {rate(healthy)} of the others")
+        if lost := _failures(view, host):
+            evidence.append(lost)
+        worst = max((n for _, ins in seen for n in ins if n.pairs), key=lambda n: n.healthy / n.level, default=None)
+        if worst is not None:
+            claim = (f"{host} is slow with {worst.slow_pairs} of {worst.pairs} healthy nodes: {rate(worst.level)} "
+                     f"against "
+                     f"{rate(worst.healthy)} ({name(worst.table.collective)} {where(worst.table.setting)})")
+        else:
+            _, level, healthy = alone[host]
+            claim = f"{host} is slow by itself: {rate(level)} against {rate(healthy)}, {slower(level, healthy)}"
+        yield Located(Finding(CODE, TITLE, claim, tuple(evidence), _action(host, worst, view, host in alone), "high",
+                              None, _caveats(seen, host in alone)), nodes=(host,))
+
+
+def by_node(view: View) -> dict[str, list[tuple[Agreed, tuple[NodeIn, ...]]]]:
+    """The slow nodes with where they were seen: without those of one group, of few rails, and without late ones."""
+    out: dict[str, list[tuple[Agreed, tuple[NodeIn, ...]]]] = {}
+    rails = {a.setting.rail for a in view.agreed if a.setting.rail}
+    for agreed in view.agreed:
+        together = alike(agreed)
+        for host, ins in agreed.nodes.items():
+            if agreed.measure == "bandwidth" and host not in together and not is_late(view, agreed, host):
+                out.setdefault(host, []).append((agreed, ins))
+    return {host: seen for host, seen in out.items()
+            if len(rails) < 2 or len({a.setting.rail for a, _ in seen} - {""}) > FEW_RAILS * len(rails)
+            or any(not a.setting.rail for a, _ in seen)}
+
+
+def deficit(ins: tuple[NodeIn, ...]) -> float:
+    """Of a node over its tables, in logarithms."""
+    return max((log(n.healthy / n.level) for n in ins if n.pairs), default=0.0)
+
+
+def alike(agreed: Agreed) -> tuple[str, ...]:
+    """The slow nodes of a setting that are so many and so alike that they share a cause; () where they are not."""
+    if len(agreed.nodes) < max(LEAST_ALIKE, SHARE_ALIKE * len(agreed.hosts)):
+        return ()
+    size = {host: deficit(ins) for host, ins in agreed.nodes.items()}
+    middle = float(np.median(list(size.values())))
+    same = tuple(host for host, value in size.items() if abs(value - middle) <= ALIKE)
+    return same if len(same) >= max(LEAST_ALIKE, SHARE_ALIKE * len(agreed.hosts)) else ()
+
+
+def is_late(view: View, agreed: Agreed, host: str) -> bool:
+    """Whether a node that a bandwidth table calls is late by a time rather than slow by a share: what it loses at large
+    sizes is little of what it loses at small ones."""
+    sizes = by_size(view, agreed, host)
+    if len(sizes) < 3:
+        return False
+    small, large = max(s for _, s in sizes[:3]), float(np.median([s for _, s in sizes[-2:]]))
+    return large < LEAST_SLOW and large < LATE_SHARE * small
+
+
+def by_size(view: View, agreed: Agreed, host: str) -> list[tuple[int, float]]:
+    """(bytes, deficit in logarithms) of a node's pairs against those of healthy nodes, over the tests of a setting."""
+    own: dict[tuple[str, int], list[float]] = {}
+    others: dict[tuple[str, int], list[float]] = {}
+    for s in view.series:
+        p = s.placement
+        if p is None or len(p.hosts) != 2 or p.gpus_per_node != agreed.setting.gpus_per_node:
+            continue
+        if agreed.setting.rail and s.rail != agreed.setting.rail:
+            continue
+        slow = [h for h in p.hosts if h in agreed.nodes]
+        if slow and slow != [host]:
+            continue
+        for point in s.points:
+            (own if slow else others).setdefault((s.collective, point.nbytes), []).append(point.seconds)
+    found: dict[int, list[float]] = {}
+    for key, seconds in own.items():
+        if key in others:
+            found.setdefault(key[1], []).append(log(float(np.median(seconds)) / float(np.median(others[key]))))
+    return sorted((nbytes, float(np.mean(values))) for nbytes, values in found.items())
+
+
+def slow_alone(line: Line) -> Iterator[tuple[str, float, float]]:
+    """(host, level, level of the others) of nodes that are slow in tests on one node."""
+    if len(line.hosts) < 4:
+        return
+    logs = np.log(line.values)
+    middle = float(np.median(logs))
+    spread = max(0.01, 1.4826 * float(np.median(np.abs(logs - middle))))
+    for host, value in zip(line.hosts, logs.tolist(), strict=True):
+        if middle - value > max(LEAST_SLOW, SPREADS * spread):
+            yield host, float(np.exp(value)), float(np.exp(middle))
+
+
+def _evidence(agreed: Agreed, ins: tuple[NodeIn, ...]) -> Iterator[str]:
+    for n in ins:
+        if n.pairs:
+            yield (f"{name(n.table.collective)} {where(agreed.setting)}: {n.slow_pairs} of {n.pairs} pairs with "
+                   f"healthy nodes "
+                   f"are slow, median {rate(n.level)} against {rate(n.healthy)}, {slower(n.level, n.healthy)}")
+
+
+def _failures(view: View, host: str) -> str | None:
+    own = sum(1 for r in view.failures if r.placement and host in r.placement.hosts)
+    return f"it took part in {own} of the {len(view.failures)} failed measurements" if own else None
+
+
+def _action(host: str, worst: NodeIn | None, view: View, alone: bool) -> str:
+    if alone or worst is None:
+        return (f"On {host} check the GPUs first: nvidia-smi -q -d CLOCK,PERFORMANCE (clocks, throttling), nvidia-smi "
+                f"nvlink "
+                "-s (links down), the PCIe width; then take it out of the pool")
+    partner = next((h for h in view.hosts if h != host and h not in by_node(view)), "OTHER")
+    again = command((host, partner), worst.table.setting.gpus_per_node, worst.table.collective)
+    return (f"Take {host} out of the pool; check its ports and cables (ibstat or rdma link: rate and width; perfquery "
+            f"or "
+            f"ethtool -S: symbol errors, discards, pauses), the PCIe width of its NICs (lspci -vv, LnkSta) and "
+            f"IOMMU/ACS; "
+            f"after each step: {again}")
+
+
+def _caveats(seen: list[tuple[Agreed, tuple[NodeIn, ...]]], alone: bool) -> tuple[str, ...]:
+    quiet = [where(a.setting) + ": " + name(n.table.collective) for a, ins in seen for n in ins if not n.called]
+    out = [f"{text} alone would not call it" for text in quiet]
+    if not alone:
+        out.append("pairs do not tell a node from its leaf port: swap the cable to another port to see which it "
+                   "follows")
+    return tuple(out)
