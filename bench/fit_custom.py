@@ -1,0 +1,103 @@
+"""Fit the constants of custom all-reduces from AIConfigurator's tables, and print how well they describe them.
+
+    pip download --no-deps aiconfigurator-core==0.12.0 && unzip aiconfigurator_core-*.whl -d aic      (Apache-2.0)
+    python bench/fit_custom.py aic/aiconfigurator_core/systems/data [--write]
+
+Needs pyarrow and scipy. One version of each library and device is read, so that copies of a table under several names
+(H200's of H100, L40S's of itself) count once. message_size is in elements of 2 bytes. Times of graphs are fitted up to
+4 MiB; the lower of one-shot and two-shot stands for what the libraries choose. Eager rows give the host's floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sublight.comm.expect.custom import LARGEST, Shots, parts
+
+TABLES = {
+    "a100-sxm-80": ("a100_sxm", ("vllm/0.14.0", "sglang/0.5.10", "trtllm/1.0.0")),
+    "h100-sxm": ("h100_sxm", ("vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20")),
+    "h200": ("h200_sxm", ("vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20")),
+    "b200": ("b200_sxm", ("vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20")),
+    "b300": ("b300_sxm", ("vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20")),
+    "gb200": ("gb200", ("vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20")),
+    "gb300": ("gb300", ("vllm/0.27.0", "sglang/0.5.14", "trtllm/1.3.0rc20")),
+}
+SOURCE = ("custom all-reduces of vLLM, SGLang and TensorRT-LLM under CUDA graphs, bf16, up to 4 MiB (AIConfigurator, "
+          "aiconfigurator-core 0.12.0)")
+NVLS = '''[nvls]
+# base: NCCL 2.30.7, src/sym_kernels.cc, its model of multicast kernels (7.8 us Hopper, 8.5 to 19.5 Blackwell)
+# share: S / time over the link rate of NCCL's own NVLS all-reduce: 8 H100 275 GB/s of 450 at 16 GiB
+# (xxrjun/nccl-tests-cluster, 455de4f8), 8 B200 401 GB/s of 900 at 512 MiB (AIConfigurator, b200_sxm)
+source = "NCCL 2.30.7's stated base, rate of NCCL's own NVLS all-reduce on 8 H100 and 8 B200"
+base_us = { hopper = 7.8, blackwell = 13.0 }
+share = { hopper = 0.61, blackwell = 0.45 }
+'''
+
+
+def rows_of(folder: Path, system: str, versions: Sequence[str]) -> list[tuple[int, float, float, bool]]:
+    """(ranks, bytes, seconds, eager) of the tables, up to 8 ranks, and 4 where a tray has no more."""
+    import pyarrow.parquet as parquet
+
+    found = []
+    for version in versions:
+        table = parquet.read_table(folder / system / "comm" / version / "custom_allreduce_perf.parquet").to_pylist()
+        for row in table:
+            if row["num_gpus"] <= (4 if system.startswith("gb") else 8):
+                found.append((row["num_gpus"], 2.0 * row["message_size"], row["latency"] * 1e-3,
+                              "eager" in row["kernel_source"]))
+    return found
+
+
+def fit(rows: Sequence[tuple[int, float, float, bool]]) -> tuple[Shots, Any]:
+    """Constants of a device, and the logarithms of fitted over measured."""
+    from scipy.optimize import least_squares
+
+    graphs = [(n, b, s) for n, b, s, eager in rows if not eager and b <= LARGEST]
+    ranks, nbytes, seconds = (np.array([row[at] for row in graphs]) for at in range(3))
+    eager = [s for _, b, s, is_eager in rows if is_eager and b <= 65536]
+
+    def made(x: Any) -> Any:
+        shots = Shots(x[0] * 1e-6, x[1] * 1e9, (x[0] + x[2]) * 1e-6, x[3] * 1e9, 0, 0, 0)
+        both = [np.array([sum(parts(shots, kind=kind, ranks=int(n), nbytes=b)) for n, b in zip(ranks, nbytes, strict=True)])
+                for kind in ("one-shot", "two-shot")]
+        return np.log(np.minimum(*both) / seconds)
+
+    tries = [least_squares(made, [4, 300, more, 250], bounds=([0.5, 50, 0.5, 50], [40, 900, 40, 900]), loss="soft_l1",
+                           f_scale=0.1) for more in (2, 5, 10)]
+    x = min(tries, key=lambda found: float(found.cost)).x
+    error = made(x)
+    return Shots(x[0] * 1e-6, x[1] * 1e9, (x[0] + x[2]) * 1e-6, x[3] * 1e9, float(np.median(eager)),
+                 round(float(np.quantile(np.abs(error), 0.8)), 3), int(ranks.max())), error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print each device's fit; write catalog/comm/custom.toml if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="systems/data of aiconfigurator_core")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args(arguments)
+    lines = ["# Custom all-reduces inside an NVLink domain. Written by bench/fit_custom.py; model: sublight/comm/expect/"
+             "custom.py.", f'source = "{SOURCE}"', "", NVLS]
+    for key, (system, versions) in TABLES.items():
+        shots, error = fit(rows_of(options.data, system, versions))
+        error = 100 * np.abs(np.expm1(error))
+        print(f"{key:<12} n {len(error)}  median {np.median(error):4.1f} %  p90 {np.quantile(error, 0.9):4.1f} %  {shots}")
+        lines += [f"[shots.{key}]",
+                  f"one_shot = {{ base_us = {shots.one_base_s * 1e6:.2f}, gb_per_second = {shots.one_rate / 1e9:.1f} }}",
+                  f"two_shot = {{ base_us = {shots.two_base_s * 1e6:.2f}, gb_per_second = {shots.two_rate / 1e9:.1f} }}",
+                  f"eager_us = {shots.eager_s * 1e6:.1f}", f"width = {shots.width}", f"largest_group = {shots.largest_group}",
+                  ""]
+    if options.write:
+        (Path(__file__).parent.parent / "sublight/catalog/comm/custom.toml").write_text("\n".join(lines), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
