@@ -50,3 +50,9 @@ def fp8_block(rows: int, columns: int) -> NumberFormat:
 def int4(group: int) -> NumberFormat:
     """int4 weights in groups with one 16-bit scale each, multiplied in 16 bits (AWQ, GPTQ, compressed-tensors)."""
     return NumberFormat(f"w4a16_int4_g{group}", "int4", "bf16", max(1, group // 2))
+
+
+# By name, for what a recipe or an engine does to a model: "fp8_block", "nvfp4", …
+FORMATS = {form.name: form for form in (
+    BF16, FP16, FP32, FP8, FP8_BLOCK, INT8, MXFP8, MXFP4, NVFP4, NVFP4_WEIGHTS, MXFP4_FP8, int4(32), int4(128),
+)}
