@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import NamedTuple
 
 from sublight.comm.nccl.paths import Routes
 from sublight.comm.nccl.system import BUS, CPU, DEVICE, DIS, GPU, NET, NVL, NVS, PHB, Link, Node
@@ -59,19 +61,48 @@ class Leg:
     back_kind: int
     through_intel: bool
     links: tuple[tuple[int, bool, int, float], ...]      # number, bus, number of the reverse link or -1, its share
+    tolls: dict[float, tuple[Toll, ...]] = field(default_factory=dict)      # by rate
 
 
-class _Taken(dict[tuple[float, float], float]):
-    """What is left of a link, in thousandths, in 32-bit arithmetic: taken[left, rate]."""
+class Remains(dict[float, float]):
+    """What is left of a link when so much is taken: in thousandths, in 32-bit arithmetic, by what there was."""
 
-    def __missing__(self, key: tuple[float, float]) -> float:
-        thousands = single(single(key[0] - key[1]) * 1000.0)
+    def __init__(self, taken: float) -> None:
+        super().__init__()
+        self.taken = taken
+
+    def __missing__(self, rate: float) -> float:
+        thousands = single(single(rate - self.taken) * 1000.0)
         rounded = math.copysign(math.floor(abs(thousands) + 0.5), thousands)
-        left = self[key] = single(rounded / 1000.0)
+        left = self[rate] = single(rounded / 1000.0)
         return left
 
 
-TAKEN = _Taken()
+class Toll(NamedTuple):
+    """What a rate takes from one link, and from the reverse one where that is not -1."""
+
+    link: int
+    need: float
+    remains: Remains
+    reverse: int
+    answer: float
+    remains_reverse: Remains
+
+
+@cache
+def _remains(taken: float) -> Remains:
+    return Remains(taken)
+
+
+def _tolls(leg: Leg, rate: float) -> tuple[Toll, ...]:
+    # GPU to GPU through an Intel CPU goes in packets of 64 bytes: more of the bus for the same data
+    bus_rate = single(single(rate * 6.0) / 5.0) if leg.through_intel else rate
+    tolls = []
+    for link, bus, reverse, share in leg.links:
+        need = bus_rate if bus else rate
+        answer = single(need * share)
+        tolls.append(Toll(link, need, _remains(need), reverse, answer, _remains(answer)))
+    return tuple(tolls)
 
 
 class Search:
@@ -88,6 +119,7 @@ class Search:
                 for link in node.links:
                     self.numbers[link] = len(self.left)
                     self.left.append(link.rate)
+        self.bus = [self._bus_of(gpu) for gpu in self.gpus]
         self.port_left = [port.rate for port in self.ports]
         self.used = [0] * self.size
         self.legs: dict[tuple[Node, Node], Leg] = {}
@@ -157,16 +189,17 @@ class Search:
 
     def go(self, start: Node, end: Node, times: float = 1.0) -> bool:
         """Take the draft's rate from every link of the path, or nothing where one has too little left."""
-        leg, draft = self.leg(start, end), self.draft
+        leg = self.legs.get((start, end)) or self.leg(start, end)
+        draft = self.draft
         intra = start.kind != NET and end.kind != NET
         if leg.kind >= DIS:
             return False
+        rate = draft.intra if intra else draft.inter
         if times == 1.0:
             limit = draft.type_intra if intra else draft.type_inter
-            if leg.kind > limit or (draft.pattern in TREES and leg.back_kind > limit):
+            if leg.kind > limit or (leg.back_kind > limit and draft.pattern in TREES):
                 return False
-        rate = draft.intra if intra else draft.inter
-        if times != 1.0:
+        else:
             rate = single(rate * times)
         done = self._take(leg, rate, len(leg.links))
         if done < len(leg.links):
@@ -177,7 +210,7 @@ class Search:
 
     def back(self, start: Node, end: Node, times: float = 1.0) -> None:
         """Give back what `go` took."""
-        leg, draft = self.leg(start, end), self.draft
+        leg, draft = self.legs[start, end], self.draft
         rate = draft.inter if NET in (start.kind, end.kind) else draft.intra
         if times != 1.0:
             rate = single(rate * times)
@@ -185,25 +218,28 @@ class Search:
         self._count_hops(-times, len(leg.links))
 
     def _count_hops(self, times: float, links: int) -> None:
-        # an integer that NCCL adds a float to: a share of a link is cut off
-        self.draft.hops = int(single(self.draft.hops + single(times * links)))
+        if times in (1.0, -1.0):
+            self.draft.hops += links if times > 0 else -links
+        else:                            # an integer that NCCL adds a float to: a share of a link is cut off
+            self.draft.hops = int(single(self.draft.hops + single(times * links)))
 
     def _take(self, leg: Leg, rate: float, most: int) -> int:
         """Links of the leg that had enough, of the first `most`."""
         left = self.left
-        # GPU to GPU through an Intel CPU goes in packets of 64 bytes: more of the bus for the same data
-        bus_rate = single(single(rate * 6.0) / 5.0) if leg.through_intel else rate
-        for done, (link, bus, reverse, share) in enumerate(leg.links[:most]):
-            need = bus_rate if bus else rate
-            if left[link] < need:
+        tolls = leg.tolls.get(rate)
+        if tolls is None:
+            tolls = leg.tolls[rate] = _tolls(leg, rate)
+        done = 0
+        for link, need, rest, reverse, answer, rest_reverse in tolls:
+            if done == most or left[link] < need:
                 return done
             if reverse >= 0:
-                answer = single(need * share)
                 if left[reverse] < answer:
                     return done
-                left[reverse] = TAKEN[left[reverse], answer]
-            left[link] = TAKEN[left[link], need]
-        return most
+                left[reverse] = rest_reverse[left[reverse]]
+            left[link] = rest[left[link]]
+            done += 1
+        return done
 
     # ---- one channel ----
 
@@ -299,14 +335,13 @@ class Search:
             return [self.gpus[step + 1]]
         if order == AGAIN:
             return [self._as_before(step)]
+        if self.switched:
+            return self._neighbours(gpu)
         by_port = 0 if turn == NEVER else 1 if turn == step + 1 else -1
         scored = sorted(self._scores(gpu, by_port))
         if by_port == -1 and len({score[3:5] for score in scored}) <= 1:
             scored.reverse()
-        following = [score[-1] for score in scored]
-        if self.switched:
-            following = self._neighbours_first(gpu, following)
-        return [self.gpus[index] for index in following]
+        return [self.gpus[score[-1]] for score in scored]
 
     def _scores(self, gpu: Node, by_port: int) -> Iterator[tuple[int, int, int, int, int, int, int]]:
         """Best first when sorted: rate and hops to the port, then to this GPU, then the order of the bus."""
@@ -324,24 +359,31 @@ class Search:
             yield (*away, -int(path.rate), len(path.links), distance, index)
 
     def _bus_rate(self, gpu: Node) -> int:
+        """What is left of the card's link to the bus, in whole units."""
+        links = self.bus[gpu.index]
+        return int(min(self.left[links[0]], self.left[links[1]])) if links else -1
+
+    def _bus_of(self, gpu: Node) -> tuple[int, int] | None:
         device = gpu.parent
         for link in device.links if device is not None else ():
             if link.kind == BUS:
                 for other in link.end.links:
                     if other.end is device:
-                        return int(min(link.rate, other.rate))
-        return -1
+                        return self.numbers[link], self.numbers[other]
+        return None
 
-    def _neighbours_first(self, gpu: Node, following: list[int]) -> list[int]:
+    def _neighbours(self, gpu: Node) -> list[Node]:
         """Behind NVSwitches only the neighbours in the order of the bus are tried."""
         before, after = (gpu.index - 1) % self.size, (gpu.index + 1) % self.size
         pattern = self.draft.pattern
-        wanted = [after, before] if pattern == RING else [before, after] if pattern in (SPLIT_TREE, BALANCED_TREE) else [
-            after]
+        # NCCL moves the wanted ones to the front, one after the other: the last of them comes first
+        wanted = (before, after) if pattern == RING else (after, before) if pattern in (SPLIT_TREE, BALANCED_TREE) else (
+            after,)
         if before == after:
             wanted = wanted[:1]
-        # the later one of the wanted comes first, as NCCL moves each to the front in turn
-        return [index for index in reversed(wanted) if index in following]
+        flag, paths = 1 << self.draft.channels, gpu.paths[GPU]
+        return [self.gpus[index] for index in wanted
+                if index != gpu.index and not self.used[index] & flag and paths[index].links]
 
     # ---- ports ----
 
