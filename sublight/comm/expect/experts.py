@@ -173,3 +173,17 @@ def _touched(chosen: list[float], groups: int) -> list[float]:
     """Probability of each group of neighbouring experts to be touched."""
     each = len(chosen) // groups
     return [1.0 - math.prod(1.0 - p for p in chosen[g * each:(g + 1) * each]) for g in range(groups)]
+
+
+def printed_bytes(exchange: Exchange) -> tuple[str, float]:
+    """(name, bytes) of the bandwidth that DeepEP's tests print, its own rank or node counted as if it were remote.
+
+    Normal kernels: "RDMA" between nodes, "NVLink" inside one (tests/test_internode.py, test_intranode.py). The others:
+    a copy for each expert (tests/test_low_latency.py).
+    """
+    found = traffic(exchange)
+    if exchange.mode != "normal":
+        return "payload", exchange.payload_bytes
+    if exchange.nodes > 1:
+        return "RDMA", exchange.tokens * exchange.row_bytes * found.nodes
+    return "NVLink", exchange.tokens * exchange.row_bytes * found.ranks
