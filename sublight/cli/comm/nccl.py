@@ -146,11 +146,26 @@ def _against(here: Model, job: Job, environment: Mapping[str, str], texts: list[
             variables |= assignments([text])
         else:
             other = job_of(text, None, None)
-    there = model_of(other, variables)
+    there = _again(here, variables) if other == job and _same_graphs(environment, variables) else (
+        model_of(other, variables))
     functions = tuple(COLLECTIVES[name] for name in asked.collectives)
     choices = tuple(changed for function in functions
                     for changed in choices_differ(here, there, function, dtype=asked.dtype, op=asked.op))
     return Against(", ".join(texts), graphs_differ(here, there), lines_differ(here, there, functions), choices)
+
+
+def _same_graphs(one: Mapping[str, str], two: Mapping[str, str]) -> bool:
+    """Whether only variables differ that the tuning model alone reads."""
+    from sublight.comm.nccl.constants import load
+
+    changed = {name for name in {*one, *two} if one.get(name) != two.get(name)}
+    return changed <= {*load().tuning_variables} - {"NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE"}
+
+
+def _again(here: Model, variables: Mapping[str, str]) -> Model:
+    from sublight.comm.nccl.choice import model
+
+    return model(here.searched, variables)
 
 
 def _logged(here: Model, path: str, environment: Mapping[str, str], asked: Asked) -> Logged:
