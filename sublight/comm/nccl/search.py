@@ -8,6 +8,7 @@ its path, and a finished set of channels replaces the best one so far where NCCL
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -139,7 +140,13 @@ class Search:
         rows = max(draft.most, 1) + 1
         draft.orders = [[0] * self.size for _ in range(rows)]
         draft.ports = [[0, 0] for _ in range(rows)]
-        self._channel()
+        # a step is two calls, and a channel begins inside the last step of the one before it
+        depth, need = sys.getrecursionlimit(), 1000 + rows * (4 * self.size + 8)
+        sys.setrecursionlimit(max(depth, need))
+        try:
+            self._channel()
+        finally:
+            sys.setrecursionlimit(depth)
         return self.best, self.time
 
     def _classes(self) -> tuple[set[int], set[int]]:
