@@ -23,7 +23,8 @@ MEANING = {
 
 def text(box: Box, fabric: Fabric | None, findings: tuple[Finding, ...], title: str) -> str:
     """The topology, 80 columns wide: tree, table of distances, fabric, findings."""
-    out = [title, *summary(box), "", *map(str, tree(box)), ""]
+    head = [line for said in summary(box) for line in _wrapped(said, "", "  ")]
+    out = [title, *head, "", *map(str, tree(box)), ""]
     if box.gpus and box.ports:
         out += [*_table(distances(box)), ""]
     if fabric is not None:
@@ -66,7 +67,7 @@ def fabric_lines(f: Fabric) -> list[str]:
     up = f", {_gb(f.leaf_up)} up" if f.leaf_up else ""
     return [
         f"Fabric: {f.kind}, {'rail-optimised' if f.layout == 'rail' else f.layout}, "
-        f"{_many(f.domains, 'NVLink or node domain')} of {f.ranks_per_domain} ranks",
+        f"{_many(f.domains, 'domain')} of {f.ranks_per_domain} ranks",
         f"  {_many(f.leaves, 'leaf', 'leaves')}{f' on {f.rails} rails' if f.rails > 1 else ''}, "
         f"up to {_many(f.nodes_under_leaf, 'node')} each: {_gb(f.leaf_down)} down{up}",
         f"  spine: {f.spine}; oversubscription {f.oversubscription:g}:1",

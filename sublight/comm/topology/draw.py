@@ -75,7 +75,7 @@ def _lines(branches: Sequence[Branch], last: tuple[bool, ...]) -> Iterator[Line]
 
 
 def switch_line(switch: Switch) -> str:
-    part = f"  {switch.part.title}" if switch.part is not None else ""
+    part = f"  {switch.part.title}" if switch.part is not None and switch.part.title else ""
     return f"bridge {switch.bus}  {rate(switch.link.nccl_gb_per_second)}{part}"
 
 
@@ -135,7 +135,7 @@ def nvlinks(box: Box) -> str:
     ends = {link.target for gpu in linked for link in gpu.nvlinks if link.end == "switch"}
     gpus = sum(link.count for gpu in linked for link in gpu.nvlinks if link.end == "gpu")
     hidden = ", hidden by the driver" if INVISIBLE in ends else ""
-    to = f"{len(ends)} switch ends{hidden}" if ends else f"{gpus} ends at GPUs" if gpus else "the CPU"
+    to = f"{counted(len(ends), 'switch end')}{hidden}" if ends else f"{gpus} ends at GPUs" if gpus else "the CPU"
     count = str(each[0]) if len(each) == 1 else f"{each[0]} to {each[-1]}"
     rates = ", ".join(sorted({rate(nvlink_gb(gpu)) for gpu in linked}))
     who = f"{len(linked)} of {counted(len(box.gpus), 'GPU')}"
