@@ -101,6 +101,29 @@ def exposed_rank2() -> Page:
     return exposed(2, 2_000, 2_000)
 
 
+def all_reduces(*microseconds: int) -> Page:
+    """Each 64 MiB of bf16 on 8 ranks, after 1 ms of compute, one after the other."""
+    page, at = Page(world_size=8), 0
+    for length in microseconds:
+        page.kernel(GEMM, at, at + 1_000)
+        page.kernel(ALL_REDUCE, at + 1_000, at + 1_000 + length, stream=COMM, blocks=24, **{
+            "Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 1 << 25, "Out msg nelems": 1 << 25,
+            "Group size": 8, "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"})
+        at += 1_000 + length
+    return page
+
+
+def network_bound() -> Page:
+    """   compute  ├─ gemm 1000 ─┤          ├─ gemm 1000 ─┤
+          comm.                  ├─ 400 ─┤                ├─ 330 ─┤          the shorter one tells the transfer"""
+    return all_reduces(400, 330)
+
+
+def slow_fabric() -> Page:
+    """The same on a fabric of half the rate."""
+    return all_reduces(700, 660)
+
+
 def sms_held() -> Page:
     """   compute  ├──────── gemm 0–10000, 112 blocks ────────┤
           comm.    ├──── dispatch 0–8000, 20 blocks ───┤                """
@@ -409,8 +432,9 @@ def clocks_rank1() -> Page:
 
 
 TRACES: tuple[Callable[[], Page], ...] = (
-    exposed, exposed_rank1, exposed_rank2, sms_held, waiting, starved, blocked, dependency, short_kernels,
-    host_copies, unclassified, memory_bound, above_bound, bounds, unfilled_waves, slow_format, unfused_attention,
+    exposed, exposed_rank1, exposed_rank2, network_bound, slow_fabric, sms_held, waiting, starved, blocked,
+    dependency, short_kernels, host_copies, unclassified, memory_bound, above_bound, bounds,
+    unfilled_waves, slow_format, unfused_attention,
     fusable_chain, sm_tax, graphs, incomplete, no_steady_step, host_stall, idle,
     late_rank0, late_rank1, late_rank2, uneven_rank0, uneven_rank1, uneven_rank2, clocks_rank0, clocks_rank1,
 )

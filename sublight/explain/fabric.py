@@ -39,7 +39,7 @@ class FabricRow:
     """All calls of one exchange, on the same sizes, in the window. Times in ns of whole kernels, not clipped to it."""
 
     what: str                            # "all_reduce", "dispatch" …
-    sizes: str                           # "8.2 MB fp32", "4,096 tokens, top-k 8, hidden 7168, fp8"
+    sizes: str                           # "8.2 MB fp32", "4,096 x 7168 fp8, top-8"
     ranks: int
     nodes: int
     activities: tuple[int, ...]          # in Trace.activities
@@ -85,7 +85,8 @@ class Fabric:
     @property
     def title(self) -> str:
         """"8 x 8 H800"."""
-        return f"{self.cluster.nodes} x {self.cluster.gpus_per_node} {self.cluster.node.title.split()[1]}"
+        what = f"{self.cluster.nodes} x {self.cluster.gpus_per_node} {self.cluster.node.device.title.split()[1]}"
+        return what if self.given else f"{what} (assumed)"
 
     def total_ns(self) -> tuple[int, int, int, int]:
         """(measured, low, expected, high) of all rows."""
@@ -119,7 +120,7 @@ def fabric(
     if found is None or not calls:
         return None
     told_by = "as given" if cluster else (
-        f"assumed: nodes of the kind {found.node.title}, ranks packed: the trace names its GPU only")
+        f"assumed: {found.node.title}, ranks packed: the trace names its GPU, not its nodes")
     exchanges = any(isinstance(what, Kernel) for what in calls)
     known = sizes(view.trace, view.trace.world_size, exchange or {}) if exchanges else Sizes()
     rows, refused, assumed = [], dict[str, int](), dict[str, None]()
@@ -214,7 +215,7 @@ def _exchange(told: Kernel, cluster: Cluster, known: Sizes, sms: int) -> _Answer
         expected = expected_exchange(exchange, where)
     except InputError as error:
         return str(error)
-    words = f"{exchange.tokens:,} tokens, top-k {exchange.top_k}, hidden {exchange.hidden}, {exchange.row_form}"
+    words = f"{exchange.tokens:,} x {exchange.hidden} {exchange.row_form}, top-{exchange.top_k}"
     return told.what + (" (cached)" if told.cached else ""), words, where, expected, _leaving(exchange)
 
 

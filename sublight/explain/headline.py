@@ -7,6 +7,7 @@ from sublight.explain.findings.sms_held import held_blocks
 from sublight.explain.refusals import LOST_LAUNCHES
 from sublight.explain.view import View
 from sublight.explain.words import ms, percent, recorded_extras
+from sublight.trace import WHOLE_GRAPHS
 
 CAUSES = {
     STARVED: "waiting for launches", BLOCKED: "while the host waits in a synchronising call",
@@ -74,6 +75,8 @@ def _lost(view: View) -> str | None:
         why = f"{links.launches_without_activity} of {links.launches} launches have no kernel in the file"
     elif links is not None and links.partial_replays:
         why = f"{links.partial_replays} of {links.graph_launches} CUDA-graph launches show only some of their kernels"
+    elif graphs := view.trace.quality.kept.get(WHOLE_GRAPHS):
+        why = f"{graphs} CUDA graphs were recorded as a whole, without the kernels and gaps inside"
     elif 2 * empty > len(view.steps):
         why = f"{empty} of {len(view.steps)} marked steps have no activity in the file"
     else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sublight.budget import Budget
+from sublight.comm.expected import Expected
 from sublight.explain import Explained, Explanation
-from sublight.explain.fabric import Fabric
+from sublight.explain.fabric import AT_RATE, Fabric, FabricRow
 from sublight.explain.view import KernelRow, View
 from sublight.explain.words import ms, percent, units
 from sublight.trace import Quality
@@ -109,17 +110,28 @@ def replay_lines(explained: Explained) -> list[str]:
     return out
 
 
-FABRIC_HEAD = ("call", "runs", "transfer", "expected", "bus GB/s", "verdict")
+FABRIC_HEAD = ("call", "runs", "transfer", "expected", "GB/s", "verdict")
 
 
 def fabric_rows(held: Fabric) -> list[tuple[str, str, str, str, str, str]]:
     """One line of FABRIC_HEAD for each kind of call."""
     return [
-        (f"{row.what} {row.sizes}, {row.ranks} ranks", f"{row.count:,}", ms(row.transfer_ns),
-         f"{ms(row.expected.seconds * 1e9)} ({ms(row.expected.low * 1e9)}–{ms(row.expected.high * 1e9)})",
-         f"{row.bus_bandwidth / 1e9:.1f}", row.verdict)
+        (f"{row.what} {row.sizes}, {row.ranks} ranks", f"{row.count:,}", ms(row.transfer_ns), _interval(row.expected),
+         f"{row.bus_bandwidth / 1e9:.1f}", _rate(row))
         for row in held.rows
     ]
+
+
+def _interval(expected: Expected) -> str:
+    """"1.82–2.41 ms": an interval in the unit of its upper end."""
+    value, unit = ms(expected.high * 1e9).split(" ")
+    scale = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}[unit]
+    digits = 2 if float(value.replace(",", "")) < 100 else 0
+    return f"{expected.low * scale:.{digits}f}–{expected.high * scale:.{digits}f} {unit}"
+
+
+def _rate(row: FabricRow) -> str:
+    return "as expected" if row.verdict == AT_RATE else f"{row.transfer_ns / 1e9 / row.expected.seconds:.1f}x the time"
 
 
 def fabric_lines(held: Fabric) -> list[str]:
@@ -129,10 +141,11 @@ def fabric_lines(held: Fabric) -> list[str]:
         measured, low, most, high = held.total_ns()
         out.append(f"Of {ms(measured)} in these calls the fabric needs {ms(most)} ({ms(low)} to {ms(high)}); the rest "
                    "is waiting, contention, or a slower network")
-        out.append(f"Cluster: {held.title}, {held.told_by}")
+        out.append(f"Cluster: {held.told_by}")
         basis = dict.fromkeys(row.expected.basis for row in held.rows)
         out += [f"Expected from: {text}" for text in basis]
-    out += [f"Taken as: {text}" for text in held.assumptions]
+    if held.assumptions:
+        out.append(f"Taken as: {'; '.join(held.assumptions)}")
     out += [f"No expected time for {ms(ns)}: {why}" for why, ns in held.refused.items()]
     return out
 

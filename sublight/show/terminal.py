@@ -259,8 +259,9 @@ def _against_fabric(held: Fabric, console: Console) -> None:
     if held.rows:
         table = _table(f"communication against the fabric of {held.title}", "name", *FABRIC_HEAD[1:])
         rows = fabric_rows(held)
-        for name, *cells in rows[:MOST_CALLS]:
-            table.add_row(Text(name, overflow="fold"), *cells)
+        table.columns[0].no_wrap = False
+        for cells in rows[:MOST_CALLS]:
+            table.add_row(*cells)
         console.print(table)
         if len(rows) > MOST_CALLS:
             console.print(Text(f"and {len(rows) - MOST_CALLS} more", style="dim"))

@@ -21,6 +21,7 @@ def find(view: View) -> Iterable[Finding]:
     excess = sum(round((row.transfer_ns - row.expected.high * 1e9) * row.count) for row in rows)
     if held is None or view.share(excess) < SMALLEST_SHARE:
         return
+    most = sum(row.measured_ns - row.expected_ns[0] for row in rows)      # if the fabric were as fast as it may be
     few = not held.several_ranks and max(row.count for row in rows) < FEW
     yield Finding(
         CODE, TITLE,
@@ -29,7 +30,7 @@ def find(view: View) -> Iterable[Finding]:
         tuple(row_words(row) for row in rows[:3]),
         "Compare NCCL's choice (sublight comm nccl) and measurements of the cluster (sublight comm doctor); look for "
         "waiting inside the kernels, for few SMs, and for traffic that shares the links",
-        "low" if few or not held.given else "medium", min(excess, view.budget.communication.exposed_ns),
+        "low" if few or not held.given else "medium", min(most, view.budget.communication.exposed_ns),
         (*(() if held.several_ranks else ("one rank's file: even its shortest call may have waited for peers",)),
          *(() if not view.budget.communication.hidden_ns else
            ("expected times are of communication alone: beside compute it shares memory and links",)),
