@@ -26,6 +26,7 @@ else:                                          # importing numpy.typing costs as
 
 KERNEL, MEMCPY, MEMSET = 0, 1, 2               # Activities.kind
 NO_ID = np.int64(-(1 << 62))                   # an id column's "the file does not say"
+WHOLE_GRAPHS = "CUDA graphs recorded as a whole"   # in Quality.kept: activities that stand for all kernels of a graph
 FARTHEST_NS = 1 << 62                          # no time stamp of a trace lies farther from the epoch
 
 
@@ -152,6 +153,7 @@ class Recording:
     stacks: bool | None = None
     memory: bool | None = None
     backend: str | None = None                 # of torch.distributed
+    tool: str = "torch.profiler"               # or "nsys": what to capture next is said in its words
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -239,7 +241,7 @@ def _joint_recording(parts: list[Recording]) -> Recording:
         return any(said) if said else None
 
     return Recording(flag("shapes"), flag("stacks"), flag("memory"),
-                     next((part.backend for part in parts if part.backend), None))
+                     next((part.backend for part in parts if part.backend), None), parts[0].tool)
 
 
 def in_order(table: Any) -> Any:

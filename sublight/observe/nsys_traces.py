@@ -21,6 +21,7 @@ from sublight.trace import (
     I32,
     I64,
     NO_ID,
+    WHOLE_GRAPHS,
     Activities,
     Calls,
     Ops,
@@ -35,7 +36,6 @@ UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2
 NUMBER = (1 << THREAD_BITS) - 1
 UNIX_NS = 10**17                           # time stamps beyond are absolute already (nsys export --ts-normalize)
 PAINTED_AT_ONCE = 1 << 20                  # pairs of an operator and a call inside it
-WHOLE_GRAPHS = "CUDA graphs recorded as a whole"
 
 
 def traces_of(export: Export, events: Events) -> tuple[Trace, ...]:
@@ -99,7 +99,7 @@ class _Split:
         return Trace(
             rank=rank, rank_source=source, world_size=None, devices=_devices(self.export, process & NUMBER),
             names=self.names, threads=threads, op_args=(), collectives=(), activities=activities, calls=calls, ops=ops,
-            annotations=annotations, overhead=overhead, recording=Recording(shapes=False, stacks=False),
+            annotations=annotations, overhead=overhead, recording=Recording(shapes=False, stacks=False, tool="nsys"),
             quality=Quality(
                 files=(self.export.name,), text_bytes=0,
                 events=sum(untimed.values()) + sum(n for table, n in kept.items() if table != WHOLE_GRAPHS), kept=kept,
