@@ -43,21 +43,20 @@ share = { hopper = 0.61, blackwell = 0.45 }
 
 def rows_of(folder: Path, system: str, versions: Sequence[str]) -> list[tuple[int, float, float, bool]]:
     """(ranks, bytes, seconds, eager) of the tables, up to 8 ranks, and 4 where a tray has no more."""
-    import pyarrow.parquet as parquet
+    import pyarrow.parquet as parquet  # type: ignore[import-not-found, unused-ignore]
 
     found = []
     for version in versions:
         table = parquet.read_table(folder / system / "comm" / version / "custom_allreduce_perf.parquet").to_pylist()
-        for row in table:
-            if row["num_gpus"] <= (4 if system.startswith("gb") else 8):
-                found.append((row["num_gpus"], 2.0 * row["message_size"], row["latency"] * 1e-3,
-                              "eager" in row["kernel_source"]))
+        most = 4 if system.startswith("gb") else 8
+        found += [(row["num_gpus"], 2.0 * row["message_size"], row["latency"] * 1e-3, "eager" in row["kernel_source"])
+                  for row in table if row["num_gpus"] <= most]
     return found
 
 
 def fit(rows: Sequence[tuple[int, float, float, bool]]) -> tuple[Shots, Any]:
     """Constants of a device, and the logarithms of fitted over measured."""
-    from scipy.optimize import least_squares
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     graphs = [(n, b, s) for n, b, s, eager in rows if not eager and b <= LARGEST]
     ranks, nbytes, seconds = (np.array([row[at] for row in graphs]) for at in range(3))
@@ -65,7 +64,8 @@ def fit(rows: Sequence[tuple[int, float, float, bool]]) -> tuple[Shots, Any]:
 
     def made(x: Any) -> Any:
         shots = Shots(x[0] * 1e-6, x[1] * 1e9, (x[0] + x[2]) * 1e-6, x[3] * 1e9, 0, 0, 0)
-        both = [np.array([sum(parts(shots, kind=kind, ranks=int(n), nbytes=b)) for n, b in zip(ranks, nbytes, strict=True)])
+        sizes = list(zip(ranks.tolist(), nbytes.tolist(), strict=True))
+        both = [np.array([sum(parts(shots, kind=kind, ranks=int(n), nbytes=b)) for n, b in sizes])
                 for kind in ("one-shot", "two-shot")]
         return np.log(np.minimum(*both) / seconds)
 
@@ -83,17 +83,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("data", type=Path, help="systems/data of aiconfigurator_core")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args(arguments)
-    lines = ["# Custom all-reduces inside an NVLink domain. Written by bench/fit_custom.py; model: sublight/comm/expect/"
-             "custom.py.", f'source = "{SOURCE}"', "", NVLS]
+    lines = ["# Custom all-reduces inside an NVLink domain. Written by bench/fit_custom.py.",
+             "# Model: sublight/comm/expect/custom.py.", f'source = "{SOURCE}"', "", NVLS]
     for key, (system, versions) in TABLES.items():
         shots, error = fit(rows_of(options.data, system, versions))
         error = 100 * np.abs(np.expm1(error))
-        print(f"{key:<12} n {len(error)}  median {np.median(error):4.1f} %  p90 {np.quantile(error, 0.9):4.1f} %  {shots}")
-        lines += [f"[shots.{key}]",
-                  f"one_shot = {{ base_us = {shots.one_base_s * 1e6:.2f}, gb_per_second = {shots.one_rate / 1e9:.1f} }}",
-                  f"two_shot = {{ base_us = {shots.two_base_s * 1e6:.2f}, gb_per_second = {shots.two_rate / 1e9:.1f} }}",
-                  f"eager_us = {shots.eager_s * 1e6:.1f}", f"width = {shots.width}", f"largest_group = {shots.largest_group}",
-                  ""]
+        print(f"{key:<12} n {len(error)}  median {np.median(error):4.1f} %  p90 {np.quantile(error, 0.9):4.1f} %")
+        one, two = (f"{{ base_us = {base * 1e6:.2f}, gb_per_second = {rate / 1e9:.1f} }}" for base, rate in (
+            (shots.one_base_s, shots.one_rate), (shots.two_base_s, shots.two_rate)))
+        lines += [f"[shots.{key}]", f"one_shot = {one}", f"two_shot = {two}", f"eager_us = {shots.eager_s * 1e6:.1f}",
+                  f"width = {shots.width}", f"largest_group = {shots.largest_group}", ""]
     if options.write:
         (Path(__file__).parent.parent / "sublight/catalog/comm/custom.toml").write_text("\n".join(lines), "utf-8")
     return 0

@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,9 +101,9 @@ def fit_rails(rows: Sequence[Row]) -> Rails:
 def _with_shares(rails: Rails, factor: float, rows: Sequence[Row]) -> tuple[Rails, float]:
     """The best share under a latency factor, and the summed error."""
     rails = replace(rails, latency_factor=round(float(factor), 2))
-    loss, share = min((_loss(replace(rails, share=rails.share | {"ring": round(float(x), 4)}), rows), round(float(x), 4))
-                      for x in np.arange(0.95, 1.0001, 0.0025))
-    return replace(rails, share=rails.share | {"ring": share}), loss
+    shares = [round(float(x), 4) for x in np.arange(0.95, 1.0001, 0.0025)]
+    loss, share = min((_loss(replace(rails, share={**rails.share, "ring": x}), rows), x) for x in shares)
+    return replace(rails, share={**rails.share, "ring": share}), loss
 
 
 def _loss(rails: Rails, rows: Iterable[Row]) -> float:
@@ -111,8 +112,8 @@ def _loss(rails: Rails, rows: Iterable[Row]) -> float:
 
 def _fit_peers(rails: Rails, name: str, rows: Sequence[Row]) -> Rails:
     """base + peers x each + wire / share, linear in all: the least mean relative error."""
-    unit = replace(rails, share=rails.share | {name: 1.0}, base_s=rails.base_s | {name: 0.0},
-                   peer_s=rails.peer_s | {name: 0.0}, share_per_doubling=rails.share_per_doubling | {name: 0.0})
+    unit = replace(rails, share={**rails.share, name: 1.0}, base_s={**rails.base_s, name: 0.0},
+                   peer_s={**rails.peer_s, name: 0.0}, share_per_doubling={**rails.share_per_doubling, name: 0.0})
     wire = np.array([cost(r.message, r.cluster, dtype="fp64", rails=unit).rail_s for r in rows])
     gpus, seconds = np.array([float(r.gpus) for r in rows]), np.array([r.seconds for r in rows])
     columns = [np.ones_like(wire), wire]
@@ -120,18 +121,18 @@ def _fit_peers(rails: Rails, name: str, rows: Sequence[Row]) -> Rails:
         columns += [wire * np.log2(gpus)] + ([9.0 * gpus] if name == "all_to_all" else [])
     solved = least(np.stack(columns, 1) / seconds[:, None], np.ones_like(wire))
     base, slope, doubling, each = (float(x) for x in [*solved, 0.0, 0.0][:4])
-    return replace(rails, share=rails.share | {name: round(1 / slope, 4)},
-                   share_per_doubling=rails.share_per_doubling | {name: round(doubling, 5)},
-                   base_s=rails.base_s | {name: round(max(base, 0.0), 7)},
-                   peer_s=rails.peer_s | {name: round(max(each, 0.0), 9)})
+    return replace(rails, share={**rails.share, name: round(1 / slope, 4)},
+                   share_per_doubling={**rails.share_per_doubling, name: round(doubling, 5)},
+                   base_s={**rails.base_s, name: round(max(base, 0.0), 7)},
+                   peer_s={**rails.peer_s, name: round(max(each, 0.0), 9)})
 
 
 def least(a: F64, b: F64) -> F64:
     """The solution of a x = b with the least mean absolute error, by reweighted least squares."""
-    weights = np.ones(len(b))
-    solved = np.zeros(a.shape[1])
+    weights: F64 = np.ones(len(b))
+    solved: F64 = np.zeros(a.shape[1])
     for _ in range(60):
-        solved = np.linalg.lstsq(a * weights[:, None], b * weights, rcond=None)[0]
+        solved = np.asarray(np.linalg.lstsq(a * weights[:, None], b * weights, rcond=None)[0], float)
         weights = 1 / np.sqrt(np.maximum(np.abs(a @ solved - b), 1e-4))
     return np.asarray(solved, float)
 
@@ -143,8 +144,7 @@ def widths(rails: Rails, rows: Sequence[Row], groups: Sequence[int]) -> Rails:
     rows = [row for row in rows if row.collective != "send_recv"]
     for held in groups:
         fitted = fit_rails([row for row in rows if row.gpus != held])
-        errors += [(r, fitted, abs(math.log(cost(r.message, r.cluster, dtype="fp64", rails=fitted).seconds / r.seconds)))
-                   for r in rows if r.gpus == held]
+        errors += [(r, fitted, _loss(fitted, [r])) for r in rows if r.gpus == held]
     for wire in np.arange(0.002, 0.2, 0.001):
         halves = [width(cost(r.message, r.cluster, dtype="fp64", rails=f), replace(f, wire_width=float(wire)))
                   for r, f, _ in errors]
@@ -168,8 +168,8 @@ class Scored:
         inside = np.abs(self.log_error) <= self.half
         constant = float(np.quantile(np.abs(self.log_error), inside.mean())) if inside.any() else 0.0
         return (f"{name:<44} n {len(error):4}  median {np.median(error):5.1f} %  p90 {np.quantile(error, 0.9):5.1f} %  "
-                f"max {error.max():5.1f} %  inside {100 * inside.mean():3.0f} %  half width {100 * self.half.mean():4.1f} "
-                f"(constant {100 * constant:4.1f})")
+                f"max {error.max():5.1f} %  inside {100 * inside.mean():3.0f} %  "
+                f"half width {100 * self.half.mean():4.1f} (constant {100 * constant:4.1f})")
 
 
 def joined(parts: Sequence[Scored]) -> Scored:
@@ -204,9 +204,12 @@ def board_rails(data: Path) -> Rails:
             continue                                 # one NVLink domain
         where = parse("8x8xH100" if system.startswith("H100") else f"{gpus // 4}x4xGB200")
         mine = [r for r in table if r["system"] == system and int(r["gpus"]) == gpus]
-        found = [across(Message("all_reduce", gpus, int(r["bytes"])), where, dtype="fp32", rails=shipped) for r in mine]
-        print(Scored(np.array([math.log(f.seconds / float(r["us_oop"]) * 1e6) for f, r in zip(found, mine, strict=True)]),
-                     np.array([math.log(f.high / f.seconds) for f in found])).line(f"  {system} x {gpus} all_reduce"))
+        found = [across(Message("all_reduce", gpus, int(r["bytes"])), where, dtype="fp32", rails=shipped)
+                 for r in mine]
+        scored = Scored(
+            np.array([math.log(f.seconds / float(r["us_oop"]) * 1e6) for f, r in zip(found, mine, strict=True)]),
+            np.array([math.log(f.high / f.seconds) for f in found]))
+        print(scored.line(f"  {system} x {gpus} all_reduce"))
     return shipped
 
 
@@ -257,7 +260,7 @@ def suspicious(rows: Sequence[Measured], constants: Normal, combines: Sequence[M
 def _solve(make: Callable[[F64], S], seconds: Callable[[S, Measured], float], rows: Sequence[Measured],
               start: Sequence[float], low: Sequence[float], high: Sequence[float]) -> S:
     """Constants with the least robust relative error."""
-    from scipy.optimize import least_squares
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     def residuals(x: F64) -> list[float]:
         constants = make(x)
@@ -365,7 +368,8 @@ def board_deepep(data: Path) -> dict[str, dict[str, Normal | LowLatency]]:
         whole = fit_low_latency(rows)
         shipped["low-latency"][phase] = whole = exchange_widths(
             whole, [m for m in rows if m.exchange.nodes > 1], fit_low_latency, low_latency, by=_tokens)
-        print(score_exchanges(whole, [m for m in rows if m.exchange.nodes == 1], low_latency).line(f"  {phase}, one node, seen"))
+        one_node = score_exchanges(whole, [m for m in rows if m.exchange.nodes == 1], low_latency)
+        print(one_node.line(f"  {phase}, one node, seen"))
     print(joined(both).line("  both"))
     print("\nDeepEP normal (H100, 1 to 131,072 tokens, 4 to 24 SMs)")
     for phase in PHASES:
@@ -376,23 +380,24 @@ def board_deepep(data: Path) -> dict[str, dict[str, Normal | LowLatency]]:
         for held_nodes in (4, 2):
             seen = [m for m in believed if m.exchange.nodes != held_nodes]
             fitted_normal = exchange_widths(fit_normal(seen, network), [m for m in seen if m.exchange.nodes > 1],
-                                            lambda some, n=network: fit_normal(some, n), normal, by=_sms)
+                                            partial(fit_normal, network=network), normal, by=_sms)
             held = score_exchanges(fitted_normal, [m for m in rows if m.exchange.nodes == held_nodes], normal)
             print(held.line(f"  {phase}, {held_nodes} nodes from the others"))
         final = exchange_widths(fit_normal(believed, network), [m for m in believed if m.exchange.nodes > 1],
-                                lambda some, n=network: fit_normal(some, n), normal, by=_nodes)
+                                partial(fit_normal, network=network), normal, by=_nodes)
         shipped["normal"][phase] = final
         at8 = [m for m in rows if m.exchange.nodes == 8]
         odd = suspicious(rows, final, normal_rows(data, "combine"))
         eight = sum(m.exchange.nodes == 8 for m in odd)
         print(f"  {phase}: suspicious {len(odd)} of {len(rows)} rows, {eight} of {len(at8)} on 8 nodes")
         print(score_exchanges(final, [m for m in at8 if m not in odd], normal).line(f"  {phase}, 8 nodes, the others"))
-        print(score_exchanges(final, [m for m in believed], normal).line(f"  {phase}, 1 to 4 nodes, seen"))
+        print(score_exchanges(final, believed, normal).line(f"  {phase}, 1 to 4 nodes, seen"))
     _readme(shipped)
     return shipped
 
 
-# DeepEP docs/legacy.md (dd758ca): H800; low-latency us of 128 tokens, normal GB/s of 4096 tokens (RDMA, own node counted)
+# DeepEP docs/legacy.md (dd758ca): H800; low-latency us of 128 tokens; normal GB/s of 4096 tokens, RDMA, with those for
+# the own node
 LEGACY_LL = {16: (118, 195), 32: (155, 273), 64: (173, 314), 128: (192, 369), 256: (194, 360)}
 LEGACY_NORMAL = {16: (43, 43), 32: (58, 57), 64: (51, 50)}
 # NVIDIA/nccl contrib/nccl_ep/README.md: GB/s of 128 tokens, bf16 both ways, H100
@@ -446,7 +451,8 @@ def nvl72_rows(data: Path) -> dict[str, list[tuple[int, float, float]]]:
                 continue
             ranks, each = int(row["moe_ep_size"]), 1.0
             if name != "prepare":
-                one = Exchange(name.split()[0], 1, 8, 7168, 256, ranks, ranks, form=name.split()[1], mode="nvl72-alltoall")
+                one = Exchange(name.split()[0], 1, 8, 7168, 256, ranks, ranks, form=name.split()[1],
+                               mode="nvl72-alltoall")
                 each = one.row_bytes * traffic(one).ranks
             rows.setdefault(name, []).append((ranks, tokens * each, float(row["us"]) * 1e-6))
     return rows
@@ -466,24 +472,30 @@ def fit_nvl72(rows: Sequence[tuple[int, float, float]]) -> Kernel:
 
 def score_nvl72(kernel: Kernel, rows: Sequence[tuple[int, float, float]]) -> Scored:
     made = [(r, *nvl72_parts(kernel, ranks=r, nbytes=b)) for r, b, _ in rows]
-    return Scored(np.array([math.log((base + moving) / s) for (_, base, moving), (_, _, s) in zip(made, rows, strict=True)]),
-                  np.array([nvl72_width(kernel, ranks=r, base=base, moving=moving) for r, base, moving in made]))
+    error = [math.log((base + moving) / s) for (_, base, moving), (_, _, s) in zip(made, rows, strict=True)]
+    half = [nvl72_width(kernel, ranks=r, base=base, moving=moving) for r, base, moving in made]
+    return Scored(np.array(error), np.array(half))
 
 
 def nvl72_widths(kernel: Kernel, rows: Sequence[tuple[int, float, float]]) -> Kernel:
-    """Widths from these rows alone: 80 % of what the constants miss, and of what neighbours miss, base and rate apart."""
-    inner = sorted({r for r, _, _ in rows})[1:-1]
-    missed: dict[bool, list[float]] = {True: [], False: []}
-    for held in inner:
+    """Widths from these rows alone: 80 % of what the constants miss; between ranks, each inner count predicted from the
+    others, the narrowest pair for base and rate that covers 80 %."""
+    shares, errors = [], []
+    for held in sorted({r for r, _, _ in rows})[1:-1]:
         others = fit_nvl72([row for row in rows if row[0] != held])
         mine = [row for row in rows if row[0] == held]
-        for (_, nbytes, _), error in zip(mine, np.abs(score_nvl72(others, mine).log_error), strict=True):
-            base, moving = nvl72_parts(others, ranks=held, nbytes=nbytes)
-            missed[base > moving].append(float(error))
+        errors.append(np.abs(score_nvl72(others, mine).log_error))
+        made = np.array([nvl72_parts(others, ranks=held, nbytes=nbytes) for _, nbytes, _ in mine])
+        shares.append(made[:, 0] / made.sum(1))
+    share, error = np.concatenate(shares), np.concatenate(errors)
+    best = (math.inf, 0.0, 0.0)
+    for ratio in (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0):
+        half = np.hypot(ratio * share, 1 - share)
+        scale = float(np.quantile(error / half, 0.8))
+        best = min(best, (float(half.mean()) * scale, ratio * scale, scale))
     seen = np.abs(score_nvl72(kernel, rows).log_error)
-    return replace(kernel, width=round(float(np.quantile(seen, 0.8)), 3),
-                   between_base=round(float(np.quantile(missed[True], 0.8)), 3),
-                   between_rate=round(float(np.quantile(missed[False], 0.8)), 3))
+    return replace(kernel, width=round(float(np.quantile(seen, 0.8)), 3), between_base=round(best[1], 3),
+                   between_rate=round(best[2], 3))
 
 
 def board_nvl72(data: Path) -> dict[str, Kernel]:
@@ -513,8 +525,9 @@ def rails_toml(rails: Rails) -> str:
 
     us = {"base_us": rails.base_s, "peer_us": rails.peer_s}
     return "\n".join([
-        "# Collectives between NVLink domains. Written by bench/fit_rails.py; sublight/comm/expect/rails.py has the model.",
-        "", "[rails]", f'source = "{SOURCE}"', f"share = {table(rails.share)}",
+        "# Collectives between NVLink domains. Written by bench/fit_rails.py.",
+        "# Model: sublight/comm/expect/rails.py.", "", "[rails]", f'source = "{SOURCE}"',
+        f"share = {table(rails.share)}",
         f"share_per_doubling = {table(rails.share_per_doubling)}", f"latency_factor = {rails.latency_factor}",
         *(f"{name} = {table({k: v * 1e6 for k, v in values.items()})}" for name, values in us.items()),
         "# one node of the same cluster, 16 GiB: 365 of 450 GB/s in all-gather and reduce-scatter, 357 in all-to-all",
@@ -528,11 +541,12 @@ def rails_toml(rails: Rails) -> str:
 def experts_toml(families: Mapping[str, Mapping[str, Normal | LowLatency]], domain: Mapping[str, Kernel]) -> str:
     sources = {
         "low-latency": "DeepEP low-latency on 1 to 8 nodes of 8 H100 (AIConfigurator, h100_sxm sglang 0.5.6.post2)",
-        "normal": "DeepEP normal on 1 to 4 nodes of 8 H100 (AIConfigurator, h100_sxm sglang 0.5.6.post2; rows on 8 nodes "
-                  "left out as suspicious); NVLink: H800, DeepEP docs/legacy.md",
+        "normal": "DeepEP normal on 1 to 4 nodes of 8 H100 (AIConfigurator, h100_sxm sglang 0.5.6.post2; rows on 8 "
+                  "nodes left out as suspicious); NVLink: H800, DeepEP docs/legacy.md",
         "nccl-ep": "NCCL EP low-latency, 128 tokens on 1 to 8 nodes of 8 H100 (NVIDIA/nccl contrib/nccl_ep/README.md)",
     }
-    lines = ["# Expert-parallel exchanges. Written by bench/fit_rails.py; models: sublight/comm/expect/deepep.py, nvl72.py."]
+    lines = ["# Expert-parallel exchanges. Written by bench/fit_rails.py.",
+             "# Models: sublight/comm/expect/deepep.py and nvl72.py."]
     for mode, phases in families.items():
         lines += ["", f"[{mode}]", f'source = "{sources[mode]}"']
         for phase, constants in phases.items():
@@ -540,8 +554,8 @@ def experts_toml(families: Mapping[str, Mapping[str, Normal | LowLatency]], doma
             lines += [f"{name} = {getattr(constants, name):.4g}" for name in constants.__dataclass_fields__]
     any_kernel = next(iter(domain.values()))
     lines += ["", "[nvl72-alltoall]",
-              'source = "TensorRT-LLM two-sided NVLink all-to-all on 2 to 64 GB200 of an NVL72, top-k 8, 256 experts, hidden '
-              '7168, even (AIConfigurator, gb200 trtllm 1.3.0rc10)"', f"ranks = {list(any_kernel.ranks)}"]
+              'source = "TensorRT-LLM two-sided NVLink all-to-all on 2 to 64 GB200 of an NVL72, top-k 8, 256 experts, '
+              'hidden 7168, even (AIConfigurator, gb200 trtllm 1.3.0rc10)"', f"ranks = {list(any_kernel.ranks)}"]
     for name, kernel in domain.items():
         lines += ["", f'[nvl72-alltoall.kernel."{name}"]',
                   f"base_us = {[round(s * 1e6, 2) for s in kernel.base_s]}",

@@ -137,8 +137,8 @@ def _row(answer: Answer) -> dict[str, Any]:
         "size": answer.count, "seconds": e.seconds, "low": e.low, "high": e.high,
         "algorithm_bandwidth": None if algorithm is None else algorithm / e.seconds,
         "bandwidth": None if moved is None else moved / e.seconds, "bandwidth_name": answer.moved_name,
-        "link": answer.link.name, "link_rate": answer.link.rate, "link_bytes": answer.link.nbytes, "terms": dict(e.terms), "limiter": e.limiter,
-        "basis": e.basis, "notes": list(e.notes),
+        "link": answer.link.name, "link_rate": answer.link.rate, "link_bytes": answer.link.nbytes,
+        "terms": dict(e.terms), "limiter": e.limiter, "basis": e.basis, "notes": list(e.notes),
         "verdict": None if answer.judged is None else {
             "state": answer.judged.state, "measured_seconds": answer.judged.seconds, "ratio": answer.judged.ratio,
             "words": answer.judged.words},

@@ -1,4 +1,4 @@
-"""`sublight comm expect`: how long a collective or an expert exchange should take, and whether a measured time is right."""
+"""`sublight comm expect`: how long a collective or an expert exchange should take, and whether a time is right."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ def add(commands: Any) -> None:
     """Declare the command."""
     command = commands.add_parser(
         "expect", help="expected time of a collective or an expert exchange, with an interval",
-        description="How long a collective or a mixture-of-experts exchange should take on a cluster, with an 80 % interval, "
-                    "what it is made of, and what the constants are from. With --measured: whether a time or a bus "
-                    "bandwidth is right.",
+        description="How long a collective or a mixture-of-experts exchange should take on a cluster, with an 80 % "
+                    "interval, what it is made of, and what the constants are from. With --measured: whether a time or "
+                    "a bandwidth is right.",
     )
     command.add_argument("what", choices=[*COLLECTIVES, *EXCHANGES], metavar="WHAT",
                          help=f"{', '.join(COLLECTIVES)}, dispatch or combine")
     command.add_argument("--on", required=True, metavar="CLUSTER",
                          help="NODESxGPUSxNODE: 2x8xH100, 8xB200, 72xGB200, 8x8xH800:oversubscription=2")
-    command.add_argument("--measured", metavar="VALUE", help="is this right? A time (310us, 1.2ms) or, of a collective, its "
-                         "bus bandwidth (44GB/s); of an exchange the bandwidth that its test prints")
+    command.add_argument("--measured", metavar="VALUE",
+                         help="is this right? A time (310us, 1.2ms); of a collective its bus bandwidth (44GB/s), of an "
+                              "exchange the bandwidth that its test prints")
     command.add_argument("--sms", type=_count, metavar="N", help="SMs that it may hold")
     command.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     command.add_argument("-o", "--output", metavar="FILE", help="write there; default: standard output")
@@ -41,8 +42,8 @@ def add(commands: Any) -> None:
 
 def _collective_options(group: Any) -> None:
     group.add_argument("--bytes", metavar="SIZES", help="size as nccl-tests prints it: 64M, 1M,2M, or 1K:1G:x4")
-    group.add_argument("--dtype", default=None, help="of a reduction (default bf16); decides whether the switch reduces")
-    group.add_argument("--group", type=_count, metavar="N", help="ranks, packed node by node; default: the whole cluster")
+    group.add_argument("--dtype", default=None, help="default bf16; decides whether switches reduce")
+    group.add_argument("--group", type=_count, metavar="N", help="ranks, packed node by node; default: all")
     group.add_argument("--kind", default=None, choices=["nccl", "one-shot", "two-shot", "nvls"], help="default: nccl")
     launch = group.add_mutually_exclusive_group()
     launch.add_argument("--graph", action="store_true", help="custom kinds: launched by a CUDA graph (default)")
@@ -59,7 +60,8 @@ def _exchange_options(group: Any) -> None:
                        help="default: normal (DeepEP)")
     group.add_argument("--form", default=None, choices=["fp8", "bf16", "nvfp4"],
                        help="rows; default: fp8 to dispatch, bf16 to combine")
-    group.add_argument("--power", type=float, default=None, metavar="A", help="load of the i-th expert falls as i^-A; default 0")
+    group.add_argument("--power", type=float, default=None, metavar="A",
+                       help="load of the i-th expert falls as i^-A; default 0, even")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -186,8 +188,8 @@ def sizes(text: str, option: str) -> Sequence[int]:
     if (span := RANGE.fullmatch(text.strip())) is not None:
         first, last, factor = _size(span[1], option), _size(span[2], option), int(span[3] or 2)
         if factor < 2 or last < first:
-            raise InputError(f"{option} {text}: expected FIRST:LAST:xFACTOR with a factor of 2 or more and LAST not below FIRST")
-        found = []
+            raise InputError(f"{option} {text}: expected FIRST:LAST:xFACTOR, LAST not below FIRST, FACTOR 2 or more")
+        found: list[int] = []
         while first <= last and len(found) <= MOST_SIZES:
             found.append(first)
             first *= factor

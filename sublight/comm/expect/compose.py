@@ -47,7 +47,7 @@ def _found(message: Message, cluster: Cluster, dtype: str, kind: str, graph: boo
         from sublight.comm.expect.custom import custom
 
         if message.group > cluster.domain:
-            raise InputError(f"{kind} runs inside one NVLink domain of {cluster.domain} ranks, got {message.group} ranks")
+            raise InputError(f"{kind} runs inside one NVLink domain of {cluster.domain} ranks, got {message.group}")
         return custom(message, cluster, kind=kind, graph=graph)
     if message.group <= cluster.domain:
         from sublight.comm.expect.domain import in_domain

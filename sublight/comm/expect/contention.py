@@ -37,9 +37,9 @@ class Slowdown:
 def beside(sms: int, device: Device, *, moved_bytes_per_second: float = 0.0) -> Slowdown:
     """How much slower compute runs beside a kernel that holds some SMs and moves bytes through memory.
 
-    Low: SMs / (SMs - held), or 1 / what is left of the memory rate where that is more. High: low x 1.23, which is 1.40 as
-    measured over the 132 / (132 - 16) = 1.14 of NCCL's 16 channels, if it ran with so many there (not said): what waves,
-    memory and clocks add. Raises InputError for more SMs than there are.
+    Low: SMs / (SMs - held), or 1 / what is left of the memory rate where that is more. High: low x 1.23, which is 1.40
+    as measured over the 132 / (132 - 16) = 1.14 of NCCL's 16 channels, if it ran with so many there (not said): what
+    waves, memory and clocks add. Raises InputError for more SMs than there are.
     """
     if not 0 <= sms < device.sms:
         raise InputError(f"expected fewer SMs than the {device.sms} of {device.title}, got {sms}")

@@ -54,7 +54,8 @@ def shipped() -> Custom:
     table = tomllib.loads(resources.files("sublight.catalog").joinpath("comm/custom.toml").read_text("utf-8"))
     nvls = table["nvls"]
     return Custom({key: _shots(row) for key, row in table["shots"].items()},
-                  {k: v * 1e-6 for k, v in nvls["base_us"].items()}, dict(nvls["share"]), table["source"], nvls["source"])
+                  {k: v * 1e-6 for k, v in nvls["base_us"].items()}, dict(nvls["share"]), table["source"],
+                  nvls["source"])
 
 
 def _shots(row: Mapping[str, Any]) -> Shots:
@@ -70,7 +71,9 @@ def parts(shots: Shots, *, kind: str, ranks: int, nbytes: float) -> tuple[float,
     return shots.two_base_s, 2 * (ranks - 1) / ranks * nbytes / shots.two_rate
 
 
-def custom(message: Message, cluster: Cluster, *, kind: str, graph: bool = True, constants: Custom | None = None) -> Expected:
+def custom(
+    message: Message, cluster: Cluster, *, kind: str, graph: bool = True, constants: Custom | None = None,
+) -> Expected:
     """What a custom all-reduce should take: seconds with an 80 % interval.
 
     kind: "one-shot", "two-shot", "nvls". Raises InputError for other collectives, boxes without NVLink, and devices,
@@ -86,7 +89,7 @@ def custom(message: Message, cluster: Cluster, *, kind: str, graph: bool = True,
     if shots is None:
         raise InputError(f"{kind}: no custom all-reduce was measured on {node.key}; known: {', '.join(known.shots)}")
     if message.group > shots.largest_group:
-        raise InputError(f"{kind}: {message.group} ranks, but at most {shots.largest_group} were measured on {node.key}")
+        raise InputError(f"{kind}: {message.group} ranks, but on {node.key} at most {shots.largest_group} measured")
     if message.nbytes > LARGEST:
         raise InputError(f"{kind}: {message.nbytes} bytes; beyond {LARGEST} libraries hand over to NCCL: --kind nccl")
     base, moving = parts(shots, kind=kind, ranks=message.group, nbytes=message.nbytes)
@@ -100,8 +103,8 @@ def _nvls(message: Message, cluster: Cluster, known: Custom, graph: bool) -> Exp
         raise InputError(f"nvls: {node.key} has no NVSwitch that reduces; it needs Hopper or newer on a switch")
     generation = "hopper" if capability < (10, 0) else "blackwell"
     base, moving = known.nvls_base_s[generation], message.nbytes / (rate * known.nvls_share[generation])
-    eager = next((s.eager_s for key, s in known.shots.items() if key == node.device.key), known.shots["h100-sxm"].eager_s)
-    return _said(base, moving, 0.30, known.nvls_source, graph, eager)
+    shots = known.shots.get(node.device.key, known.shots["h100-sxm"])
+    return _said(base, moving, 0.30, known.nvls_source, graph, shots.eager_s)
 
 
 def _said(base: float, moving: float, width: float, source: str, graph: bool, eager_s: float) -> Expected:

@@ -2,7 +2,7 @@
 
 Normal kernels copy through SMs and NVLink and send one copy of a token to each node over the network:
 
-    copies   (distinct ranks + distinct nodes) x row x tokens' / SMs      tokens' counts the first ones twice: pipelines fill
+    copies   (distinct ranks + distinct nodes) x row x tokens' / SMs      tokens' counts the first twice: pipelines fill
     rail     distinct remote nodes x row x tokens' / port rate
     time     base + (copies^4 + rail^4)^(1/4), and no less than all copies over NVLink
 
@@ -171,7 +171,7 @@ def width(parts: Parts, constants: Normal | LowLatency, *, extra: float = 0.0) -
 
 
 def _assumed(exchange: Exchange) -> tuple[str, ...]:
-    rows = {"fp8": "fp8 rows with a scale for 128 values", "bf16": "bf16 rows", "nvfp4": "nvfp4 rows"}[exchange.row_form]
+    rows = f"{exchange.row_form} rows" + (" with a scale for 128 values" if exchange.row_form == "fp8" else "")
     even = "even routing" if exchange.routing.even else "uneven routing: the busiest rank and node are charged"
     sms = (f"{exchange.sms or USUAL_SMS} SMs",) if exchange.mode == "normal" else ()
     limit = (f"each token goes to at most {exchange.group_limit} nodes",) if exchange.group_limit else ()
@@ -181,7 +181,7 @@ def _assumed(exchange: Exchange) -> tuple[str, ...]:
 
 def transfer(exchange: Exchange, cluster: Cluster) -> tuple[float, tuple[str, ...]]:
     """(extra half width, notes) for each step away from what was measured. Widths of steps are judgements."""
-    node, steps = cluster.node, []
+    node, steps = cluster.node, list[tuple[float, str]]()
     if node.device.key != MEASURED:
         steps.append((0.08, f"taken over to {node.device.title}"))
     gbit = node.nic_bytes_per_second * 8 / 1e9

@@ -56,7 +56,8 @@ def parsed(table: Mapping[str, Any]) -> Domain:
     rows = table["nvl72-alltoall"]
     kernels = {
         name: Kernel(tuple(rows["ranks"]), tuple(us * 1e-6 for us in row["base_us"]),
-                     tuple(gb * 1e9 for gb in row["gb_per_second"]), row["width"], row["between_base"], row["between_rate"])
+                     tuple(gb * 1e9 for gb in row["gb_per_second"]), row["width"], row["between_base"],
+                     row["between_rate"])
         for name, row in rows["kernel"].items()
     }
     return Domain(kernels, rows["source"])
@@ -90,15 +91,16 @@ def expected(exchange: Exchange, cluster: Cluster, *, domain: Domain | None = No
     routing, and for rows that no such kernel was measured with."""
     constants = domain or shipped()
     if cluster.node.device.key not in LIKE or exchange.nodes > 1:
-        raise InputError(f"nvl72-alltoall: expected ranks of one NVL72 domain (GB200, GB300), got {exchange.ranks} ranks "
-                         f"of {exchange.per_node} a domain on {cluster.node.key}; for DeepEP say --mode normal")
+        raise InputError(f"nvl72-alltoall: expected ranks of one NVL72 domain (GB200, GB300), got {exchange.ranks} "
+                         f"ranks of {exchange.per_node} a domain on {cluster.node.key}; for DeepEP say --mode normal")
     if not exchange.routing.even:
         raise InputError("nvl72-alltoall: only even routing was measured")
     name = f"{exchange.phase} {exchange.row_form}"
     if name not in constants.kernels:
         raise InputError(f"nvl72-alltoall: no {name} rows were measured; known: {', '.join(sorted(constants.kernels))}")
     kernel, extra, notes = constants.kernels[name], 0.0, ["even routing"]
-    base, moving = parts(kernel, ranks=exchange.ranks, nbytes=exchange.tokens * exchange.row_bytes * traffic(exchange).ranks)
+    copies = exchange.tokens * traffic(exchange).ranks
+    base, moving = parts(kernel, ranks=exchange.ranks, nbytes=copies * exchange.row_bytes)
     if exchange.top_k != TOP_K:
         extra = 0.10
         notes.append(f"top-k {exchange.top_k}: {TOP_K} was measured")

@@ -78,7 +78,7 @@ def _inside(box: Box) -> float:
 
 
 def _graphs(box: Box) -> dict[str, Graph]:
-    """Rings and trees over all NICs: a channel each from 8 GPUs on, two of half the rate for fewer; NVLS a head each."""
+    """Rings and trees over all NICs: a channel each from 8 GPUs on, two of half the rate for fewer; a head each."""
     from sublight.comm.nccl.graph import Graph
 
     total = min(GB_PER_100_GBIT * box.gbit / 100 * box.nics, _inside(box))
