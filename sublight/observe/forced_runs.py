@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from sublight.errors import InputError
 from sublight.result import Placement, Result
@@ -35,14 +35,14 @@ MOST_RANKS = 1 << 20
 
 def looks_like(text: str) -> bool:
     """Whether this is such a table: a header with a collective, a size and an algorithm."""
-    header = text.lstrip().partition("\n")[0].lower()
+    header = next(_lines(text), "").lower()
     return "collective" in header and "algo" in header and ("bytes" in header or "size" in header)
 
 
 def read_table(text: str, name: str) -> tuple[Result, ...]:
     """One Result "time" per row; its variant is ALGORITHM/PROTOCOL/CHANNELS, or "default". Raises InputError that names
     the line."""
-    rows = csv.reader(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    rows = csv.reader(_lines(text))
     columns = _columns(next(rows, []), name)
     found = []
     for number, row in enumerate(rows, 2):
@@ -52,6 +52,11 @@ def read_table(text: str, name: str) -> tuple[Result, ...]:
     if not found:
         raise InputError(f"{name} has a header and no rows; expected one row a run")
     return tuple(found)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines that say something."""
+    return (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
 
 
 def _columns(header: list[str], name: str) -> list[str]:
