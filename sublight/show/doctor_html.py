@@ -21,6 +21,17 @@ STEPS = (0.95, 0.8, 0.6, 0.4)
 WORDS = ("at least 95 %", "80 to 95 %", "60 to 80 %", "40 to 60 %", "below 40 %")
 CELL, MOST_MAP_NODES, MOST_TABLE_NODES = 18, 256, 64
 
+CELLS = """
+.heat{margin:6px 0}
+.heat svg{display:block;max-width:none}
+.heat text{fill:var(--text);font:10px system-ui,sans-serif}
+.heat .none{fill:var(--bar)}
+.h0{fill:#8c1d40;background:#8c1d40}.h1{fill:#c8442f;background:#c8442f}.h2{fill:#e38b35;background:#e38b35}
+.h3{fill:#e6cf69;background:#e6cf69}.h4{fill:#3f8fa6;background:#3f8fa6}
+.legend{font-size:12px;color:var(--dim)}
+.legend .swatch{margin-left:10px}
+"""
+
 
 def html(diagnosis: Diagnosis) -> str:
     """The whole page, in ASCII."""
@@ -42,8 +53,7 @@ def html(diagnosis: Diagnosis) -> str:
 
 
 def _style() -> str:
-    folder = resources.files("sublight.show")
-    return "".join(folder.joinpath(name).read_text("ascii") for name in ("page.css", "doctor.css"))
+    return resources.files("sublight.show").joinpath("page.css").read_text("ascii") + CELLS
 
 
 def _text(value: object) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sublight.comm.doctor.faults import LEAST_SLOW, Faults, Floats, Split, locate
+from sublight.comm.doctor.faults import FALSE_ALARM, FEW_NODES, LEAST_SLOW, Faults, Floats, Split, locate
 from sublight.comm.doctor.tables import Pair, Setting, Table, natural
 
 REPORTED_GAP = 1.05                # between levels of groups; smaller ones are fitted, but not worth a finding
@@ -71,11 +71,15 @@ def _agreed(setting: Setting, measure: str, tables: list[Table]) -> Agreed:
     least = LEAST_SLOW if measure == "bandwidth" else LEAST_LATE
     hosts = tuple(sorted({host for table in tables for host in table.hosts}, key=natural))
     logs = [_on(table, hosts) for table in tables]
-    alone = [locate(one, least_slow=least) for one in logs]
-    pooled = locate(_pooled(logs, alone), least_slow=least) if len(tables) > 1 else None
+    alarm = FALSE_ALARM / len(tables)
+    alone = [locate(one, least_slow=least, alarm=alarm) for one in logs]
+    rest = [log - faults.level for log, faults in zip(logs, alone, strict=True) if faults is not None]
+    pooled = locate(*rest, least_slow=least) if len(rest) > 1 else None
+    if pooled is not None and len(hosts) < FEW_NODES:      # one test of few nodes tells noise from faults badly
+        alone = [faults and replace(faults, nodes=(), pairs=(), split=None) for faults in alone]
     split = next((f.split for f in (pooled, *alone) if f is not None and f.split), None)
     if split is not None:                # groups that one test shows are there in all of them
-        alone = [locate(one, least_slow=least, second=split.second) for one in logs]
+        alone = [locate(one, least_slow=least, alarm=alarm, second=split.second) for one in logs]
     views = [faults for faults in (pooled if pooled is not None and (pooled.split or not split) else None, *alone)
              if faults is not None]
     split = split if measure == "bandwidth" else None
@@ -98,17 +102,6 @@ def _on(table: Table, hosts: tuple[str, ...]) -> Floats:
     out = np.full((len(hosts), len(hosts)), np.nan)
     out[np.ix_(at, at)] = np.log(table.values)
     return out
-
-
-def _pooled(logs: Sequence[Floats], alone: Sequence[Faults | None]) -> Floats:
-    """The mean over tests of what each pair differs by from the healthy level."""
-    rest = [log - faults.level for log, faults in zip(logs, alone, strict=True) if faults is not None]
-    if not rest:
-        return np.full_like(logs[0], np.nan)
-    stack = np.stack(rest)
-    count = np.isfinite(stack).sum(0)
-    mean: Floats = np.where(count > 0, np.nansum(stack, 0) / np.maximum(count, 1), np.nan)
-    return mean
 
 
 def _node_in(

@@ -25,10 +25,13 @@ Ints = NDArray[np.int64]
 
 LEAST_SLOW = 0.08                  # of a node or a pair, in logarithms: what is less is not called a fault
 LEAST_GAP = 0.03                   # between the levels of two groups
-GAP_IN_SPREADS = 4.0
+GAP_IN_SPREADS = 2.2               # of what blocks spread by inside: the best of all partitions of noise shows 1 to 1.5
+UNUSUAL = 1.6                      # times as much for few nodes, and for a group that is slow only within itself
+FEW_NODES = 8
 SHARE_OF_PAIRS = 2 / 3             # of a node's pairs that must be slow before the node is blamed
-FALSE_ALARM = 0.002                # chance a table, shared by all nodes, and again by all pairs
-PRIOR_SPREAD, PRIOR_COUNT = 0.015, 3.0      # what repeated runs of nccl-tests differ by, worth so many measurements
+FALSE_ALARM = 0.002                # chance a table, shared by all nodes
+PAIRS_OVER_NODES = 3.0             # the chance that all pairs share, over that
+PRIOR_SPREAD, PRIOR_COUNT = 0.015, 1.0      # what repeated runs of nccl-tests differ by, worth so many measurements
 SMALLEST_SPREAD = 0.003
 BEAM = 6
 
@@ -85,14 +88,20 @@ class _Entries:
     j: Ints
     y: Floats
     n: int
+    alarm: float
 
 
-def locate(table: Floats, *, least_slow: float = LEAST_SLOW, second: tuple[int, ...] | None = None) -> Faults | None:
-    """The faults of a symmetric table of logarithms with nan where nothing was measured. None below three pairs.
-    second: the second of two groups that another table showed; its levels are taken from here."""
-    i, j = np.triu_indices(len(table), 1)
-    known = np.isfinite(table[i, j])
-    entries = _Entries(i[known].astype(np.int64), j[known].astype(np.int64), table[i, j][known], len(table))
+def locate(
+    *tables: Floats, least_slow: float = LEAST_SLOW, alarm: float = FALSE_ALARM, second: tuple[int, ...] | None = None
+) -> Faults | None:
+    """The faults of symmetric tables of logarithms with nan where nothing was measured, each table a test of the same
+    nodes with its healthy level taken off (one table: any level). None below three pairs.
+    alarm: chance of a false one. second: the second of two groups that another table showed."""
+    n = len(tables[0])
+    i, j = (np.tile(ends, len(tables)).astype(np.int64) for ends in np.triu_indices(n, 1))
+    y = np.concatenate([table[np.triu_indices(n, 1)] for table in tables])
+    known = np.isfinite(y)
+    entries = _Entries(i[known], j[known], y[known], n, alarm)
     if len(entries.y) < 3:
         return None
     if second is not None:
@@ -116,7 +125,7 @@ def _explained(entries: _Entries, split: Split | None, least_slow: float) -> tup
     y, spread_of = entries.y, np.ones(len(entries.y))
     if split is not None:
         y, spread_of = _levelled(entries, split)
-    flat = _Entries(entries.i, entries.j, y, entries.n)
+    flat = _Entries(entries.i, entries.j, y, entries.n, entries.alarm)
     nodes = _slow_nodes(flat, least_slow)
     slow = {node.node for node in nodes}
     healthy = ~(_touching(flat, slow))
@@ -170,7 +179,7 @@ def _proved(entries: _Entries, chosen: list[int], least_slow: float) -> list[Slo
         healthy = ~_touching(entries, set(chosen))
         level = _level(entries.y[healthy])
         spread = _spread(entries.y - _predicted(entries, chosen, level))
-        needed = _quantile(FALSE_ALARM / entries.n, len(entries.y) - 1 - len(chosen) + PRIOR_COUNT)
+        needed = _quantile(entries.alarm / entries.n, len(entries.y) - 1 - len(chosen) + PRIOR_COUNT)
         tests: list[tuple[float, SlowNode]] = []
         for node in chosen:
             own = entries.y[_with_healthy(entries, node, chosen)]
@@ -195,19 +204,26 @@ def _slow_pairs(
 ) -> tuple[list[SlowPair], float]:
     """Pairs of healthy nodes that are slow beyond chance, and the spread of the others."""
     rest = (entries.y - level) / spread_of
-    out = np.zeros(len(rest), dtype=bool)
+    number = entries.i * entries.n + entries.j
+    which, at, runs = np.unique(number, return_inverse=True, return_counts=True)
+    mean = np.bincount(at, rest) / runs
+    deficit = -np.bincount(at, entries.y - level) / runs
+    able = np.bincount(at, healthy) > 0
+    out = np.zeros(len(which), dtype=bool)
     spread = PRIOR_SPREAD
     for _ in range(4):
-        inside = healthy & ~out
+        inside = healthy & ~out[at]
         if inside.sum() < 2:
             break
         spread = _spread(rest[inside])
-        needed = _quantile(2 * FALSE_ALARM / max(int(healthy.sum()), 1), int(inside.sum()) - 1 + PRIOR_COUNT) * spread
-        found = healthy & (rest < -needed) & (entries.y - level < -least_slow)
+        chance = PAIRS_OVER_NODES * entries.alarm / max(int(able.sum()), 1)
+        needed = _quantile(chance, int(inside.sum()) - 1 + PRIOR_COUNT) * spread / np.sqrt(runs)
+        found = able & (mean < -needed) & (deficit > least_slow)
         if (found == out).all():
             break
         out = found
-    pairs = [SlowPair((int(entries.i[k]), int(entries.j[k])), float(level - entries.y[k])) for k in np.flatnonzero(out)]
+    pairs = [SlowPair((int(which[k]) // entries.n, int(which[k]) % entries.n), float(deficit[k]))
+             for k in np.flatnonzero(out)]
     return pairs, spread
 
 
@@ -290,16 +306,18 @@ def _named(entries: _Entries, second: NDArray[np.bool_]) -> Split | None:
     spreads = [_spread(block - np.median(block)) for block in blocks]
     one, between, two = (float(np.median(block)) for block in blocks)
     if between < two - LEAST_GAP / 2 and two - between > (one - two) / 2:
-        kind, gap, sure = "between", two - between, min(spreads[0], spreads[2])
+        kind, gap = "between", two - between
     elif one - between > between - two:
-        kind, gap, sure = "group", one - max(between, two), spreads[0]
-        if len(blocks[0]) < 3:             # one or two fast pairs make no healthy group
+        kind, gap = "group", one - max(between, two)
+        if len(blocks[0]) < 3 or second.sum() > entries.n / 2:       # a few fast pairs make no healthy group
             return None
     else:
-        kind, gap, sure = "inside", min(one, between) - two, min(spreads[:2])
+        kind, gap = "inside", min(one, between) - two
         if second.sum() < 3:               # one entry is a pair
             return None
-    if gap < max(LEAST_GAP, GAP_IN_SPREADS * sure / sqrt(2)):
+    inside = sqrt(sum(len(b) * s**2 for b, s in zip(blocks, spreads, strict=True)) / max(len(entries.y) - 3, 1))
+    unusual = UNUSUAL if kind == "inside" or entries.n < FEW_NODES else 1.0
+    if gap < max(LEAST_GAP, GAP_IN_SPREADS * unusual * inside):
         return None
     first = np.flatnonzero(~second)
     return Split(tuple(first.tolist()), tuple(np.flatnonzero(second).tolist()), kind, one, two, between, max(spreads))

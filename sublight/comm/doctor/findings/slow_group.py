@@ -84,11 +84,13 @@ def _medians(table: Table) -> str | None:
 
 
 def _alike(agreed: Agreed, hosts: list[str]) -> Located:
-    ins = [n for host in hosts for n in agreed.nodes[host] if n.pairs]
+    most = max((n for host in hosts for n in agreed.nodes[host] if n.pairs), key=lambda n: n.healthy / n.level)
+    ins = [n for host in hosts for n in agreed.nodes[host] if n.table is most.table]
     level, healthy = float(np.median([n.level for n in ins])), float(np.median([n.healthy for n in ins]))
     return Located(
         Finding(CODE, TITLE, f"{count(len(hosts), 'nodes')} are slow with everyone and alike {where(agreed.setting)}: "
-                f"{listed(hosts)}, {rate(level)} against {rate(healthy)}, {slower(level, healthy)}",
+                f"{listed(hosts)}, {rate(level)} against {rate(healthy)}, {slower(level, healthy)} "
+                f"({name(most.table.collective)})",
                 tuple(f"{host}: " + "; ".join(f"{name(n.table.collective)} {rate(n.level)} of {rate(n.healthy)}, "
                                               f"{n.slow_pairs} of {n.pairs} "
                                               f"pairs" for n in agreed.nodes[host] if n.pairs)
