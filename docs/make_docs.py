@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -94,10 +95,11 @@ def traces() -> tuple[Path, ...]:
 
 
 def prepare(folder: Path) -> None:
-    """Put the small traces into a folder, and what else the pages use: topologies, logs, measurements."""
+    """Put the small traces into a folder, and what else the pages use: topologies, logs, measurements, exports."""
     others = (p for p in sorted(DOCS.glob("examples/**/*")) if p.is_file() and p.suffix not in (".py", ".pyc"))
     for path in (*traces(), *others):
         shutil.copy(path, folder)
+    runpy.run_path(str(DOCS / "examples/make.py"))["exports"](folder)
 
 
 def run(command: str, folder: Path) -> str:

@@ -17,7 +17,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tests"))
 
-from kineto import Kineto  # noqa: E402   (the builder of the tests)
+from kineto import Kineto  # noqa: E402   (the builders of the tests)
+from nsys import Nsys  # noqa: E402
 
 GEMM = "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT"
 ADD = (
@@ -438,6 +439,43 @@ TRACES: tuple[Callable[[], Page], ...] = (
     fusable_chain, sm_tax, graphs, incomplete, no_steady_step, host_stall, idle,
     late_rank0, late_rank1, late_rank2, uneven_rank0, uneven_rank1, uneven_rank2, clocks_rank0, clocks_rank1,
 )
+
+
+def two_ranks(folder: Path) -> None:
+    """An export of two processes with a device each; rank 1 computes for longer and comes last to the all-reduce.
+
+        rank 0    ├── gemm 3 ms ──┤├──── all-reduce ────┤
+        rank 1    ├────── gemm 5 ms ──────┤├ all-reduce ┤       two steps of 7 ms, 1 ms apart
+    """
+    export = Nsys()
+    for rank, computes in enumerate((3_000, 5_000)):
+        p = export.process(pid=144 + rank)
+        export.row("TARGET_INFO_CUDA_DEVICE", gpuId=rank, cudaId=rank, pid=144 + rank)
+        export.gpu(rank, "NVIDIA H100 80GB HBM3", 132, 85_000_000_000)
+        for step in range(2):
+            at = 1_000 + 8_000 * step
+            p.range(f"step {step}", ns(at - 900), ns(at - 100))
+            p.range(f"aten::mm, seq = {step}, op_id = {2 * step + 1}", ns(at - 800), ns(at - 600))
+            p.range(f"aten::empty, op_id = {2 * step + 2}", ns(at - 550), ns(at - 540))
+            p.kernel(GEMM, ns(at), ns(at + computes), launch=(ns(at - 700), ns(at - 690)), device=rank)
+            p.kernel(ALL_REDUCE, ns(at + computes), ns(at + 7_000), launch=(ns(at - 500), ns(at - 490)), device=rank,
+                     stream=COMM)
+    export.write(folder / "two_ranks.sqlite")
+
+
+def whole_graphs(folder: Path) -> None:
+    """An export whose CUDA graphs were recorded as a whole, as nsys does unless it is told otherwise."""
+    export = Nsys()
+    p = export.process()
+    for i in range(3):
+        p.graph(ns(1_000 + 2_000 * i), ns(2_800 + 2_000 * i), launch=(ns(900 + 2_000 * i), ns(950 + 2_000 * i)))
+    export.write(folder / "whole_graphs.sqlite")
+
+
+def exports(folder: Path) -> None:
+    """Write the exports of Nsight Systems. SQLite files of equal content differ by version: they are not kept."""
+    for build in (two_ranks, whole_graphs):
+        build(folder)
 
 
 def main(folder: Path = HERE) -> None:

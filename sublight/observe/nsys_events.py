@@ -20,7 +20,7 @@ from sublight.observe.nsys_tables import STRING_ID, Chunk, Export
 from sublight.trace import FARTHEST_NS, I32, I64, KERNEL, MEMCPY, MEMSET, NO_ID, B
 
 TABLE = "CUPTI_ACTIVITY_KIND_"
-WHOLE_GRAPH = "CUDA graph, recorded as a whole"
+WHOLE_GRAPH = "whole_CUDA_graph"              # the name of an activity that stands for all kernels of a graph
 THREAD_BITS = 24
 NONE = int(NO_ID)
 # eventType of NVTX_EVENTS, as ENUM_NSYS_EVENT_TYPE lists them: ranges that were joined from their two ends.
