@@ -39,6 +39,10 @@ class Routing:
     def even(self) -> bool:
         return not self.loads and self.power == 0
 
+    def of(self, experts: int) -> tuple[float, ...]:
+        """The loads of so many experts."""
+        return self.loads or tuple((i + 1) ** -self.power for i in range(experts))
+
 
 EVEN = Routing()
 
@@ -89,8 +93,8 @@ class Exchange:
         routing = self.routing
         if routing.loads and len(routing.loads) != self.experts:
             return f"{len(routing.loads)} loads for {self.experts} experts"
-        if routing.loads and (min(routing.loads) < 0 or sum(routing.loads) <= 0):
-            return "loads are counts, not below 0 and not all 0"
+        if routing.loads and (min(routing.loads) < 0 or sum(load > 0 for load in routing.loads) < self.top_k):
+            return f"loads are counts, not below 0, and {self.top_k} of them at least above"
         if not routing.even and self.group_limit not in (None, self.nodes):
             return "uneven routing with a limit on nodes is not modelled: which nodes a token then takes is not known"
         return "" if 0 <= routing.power <= 4 else f"expected a power from 0 to 4, got {routing.power}"
@@ -131,9 +135,9 @@ def traffic(exchange: Exchange) -> Traffic:
     """Distinct nodes and ranks that a token's experts touch, in the mean over tokens.
 
     Even routing: a token takes group_limit of the nodes, then its experts there without putting back, so a node of g
-    experts among n is missed by C(n-g, k) / C(n, k) of tokens (hypergeometric). Uneven routing: an expert is among the
-    k with probability proportional to its load, at most 1, and independently of others, which is close for k much
-    smaller than the experts.
+    experts among n is missed by C(n-g, k) / C(n, k) of tokens (hypergeometric). Uneven routing: a set of k experts is
+    taken with probability proportional to the product of their loads (conditional Poisson sampling; even loads give the
+    same as above).
     """
     nodes, ranks = exchange.nodes, exchange.ranks
     if exchange.routing.even:
@@ -142,8 +146,7 @@ def traffic(exchange: Exchange) -> Traffic:
         touched = limit * _hit(allowed, exchange.experts // nodes, exchange.top_k)
         spread = limit * (ranks // nodes) * _hit(allowed, exchange.experts // ranks, exchange.top_k)
         return Traffic(touched, touched * (nodes - 1) / nodes, spread, 1.0, 1.0)
-    chosen = _chosen(exchange)
-    of_node, of_rank = _touched(chosen, nodes), _touched(chosen, ranks)
+    of_node, of_rank = _touched(exchange, nodes), _touched(exchange, ranks)
     return Traffic(sum(of_node), sum(of_node) * (nodes - 1) / nodes, sum(of_rank),
                    max(of_node) * nodes / sum(of_node), max(of_rank) * ranks / sum(of_rank))
 
@@ -154,25 +157,23 @@ def _hit(experts: int, of_group: int, k: int) -> float:
     return 1.0 - math.comb(experts - of_group, k) / math.comb(experts, k)
 
 
-def _chosen(exchange: Exchange) -> list[float]:
-    """Probability of each expert to be among a token's k: proportional to its load where that stays below 1."""
-    routing = exchange.routing
-    loads = list(routing.loads) or [(i + 1) ** -routing.power for i in range(exchange.experts)]
-    certain: set[int] = set()
-    for _ in range(exchange.top_k):                  # each round makes the overfull certain and shares out the rest
-        rest = sum(load for i, load in enumerate(loads) if i not in certain)
-        scale = (exchange.top_k - len(certain)) / rest if rest else 0.0
-        full = {i for i, load in enumerate(loads) if i not in certain and load * scale > 1}
-        if not full:
-            break
-        certain |= full
-    return [1.0 if i in certain else load * scale for i, load in enumerate(loads)]
-
-
-def _touched(chosen: list[float], groups: int) -> list[float]:
+def _touched(exchange: Exchange, groups: int) -> list[float]:
     """Probability of each group of neighbouring experts to be touched."""
-    each = len(chosen) // groups
-    return [1.0 - math.prod(1.0 - p for p in chosen[g * each:(g + 1) * each]) for g in range(groups)]
+    loads = exchange.routing.of(exchange.experts)
+    mean = sum(loads) / len(loads)
+    weights = [load / mean for load in loads]
+    each, whole = len(weights) // groups, _sets(weights, exchange.top_k)
+    outside = (weights[:g * each] + weights[(g + 1) * each:] for g in range(groups))
+    return [1.0 - _sets(others, exchange.top_k) / whole for others in outside]
+
+
+def _sets(weights: list[float], k: int) -> float:
+    """Sum over all sets of k of the product of their weights."""
+    sums = [1.0] + [0.0] * k
+    for weight in weights:
+        for size in range(k, 0, -1):
+            sums[size] += weight * sums[size - 1]
+    return sums[k]
 
 
 def printed_bytes(exchange: Exchange) -> tuple[str, float]:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from sublight.comm.nccl.choice import Model
     from sublight.comm.nccl.graph import Graph
 
-TREE_SAME_GPU, RING, NVLS = 3, 4, 5              # patterns as NCCL numbers them
-NVL, PIX = 1, 4                                  # path classes
+BALANCED_TREE, TREE_SAME_GPU, RING, NVLS = 1, 3, 4, 5        # patterns as NCCL numbers them
+NVL, PIX, PXN = 1, 4, 7                          # path classes
+LADDER = 1.04                                    # the search's ladder of rates may lie above what links add up to
 GB_PER_100_GBIT = 12.0                           # src/graph/topo.h: what NCCL counts on of a port
 # src/graph/topo.h: 10^9 bytes a second of one NVLink, by compute capability
 NVLINK_GB = ((100, 40.1), (90, 20.6), (80, 20.0), (70, 20.0), (60, 18.0))
@@ -81,18 +82,20 @@ def _graphs(box: Box) -> dict[str, Graph]:
     """Rings and trees over all NICs: a channel each from 8 GPUs on, two of half the rate for fewer; a head each."""
     from sublight.comm.nccl.graph import Graph
 
-    total = min(GB_PER_100_GBIT * box.gbit / 100 * box.nics, _inside(box))
+    total = min(GB_PER_100_GBIT * box.gbit / 100 * box.nics, LADDER * _inside(box))
     split = 1 if box.gpus in (1, 8) or box.gpus > 8 else 2
     channels = min(max(1, box.nics) * split, 16)
     each = total / channels
     inside = NVL if box.links else PIX
+    hopper = box.sm >= 90
+    out = PIX if hopper else PXN                     # of HGX A100 NCCL 2.30.7 finds PXN, and takes no LL128 then
 
     def graph(name: str, pattern: int, count: int, intra: float, inter: float) -> Graph:
-        return Graph(name, pattern, count, intra, inter, inside, PIX, 0.0, True, 0, (), ())
+        return Graph(name, pattern, count, intra, inter, inside, out, 0.0, True, 0, (), ())
 
     graphs = {"ring": graph("ring", RING, channels, each, each),
-              "tree": graph("tree", TREE_SAME_GPU, channels, each * split, each)}
-    if box.switched and box.sm >= 90 and box.gpus > 1:
+              "tree": graph("tree", TREE_SAME_GPU if hopper else BALANCED_TREE, channels, each * split, each)}
+    if box.switched and hopper and box.gpus > 1:
         heads = min(box.gpus, 16)
         rate = total / min(box.gpus, box.nics)
         graphs["nvls"] = graph("nvls", NVLS, heads, min(rate, _inside(box) / heads), rate)
