@@ -58,12 +58,18 @@ class Block(ABC):
     def ops(self, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
         """What one rank does in a step, in order, with its collectives."""
 
-    def cached(self) -> tuple[float, int | None]:
-        """Elements that are cached for each token, and after how many tokens no more are added (a window)."""
-        return 0.0, None
+    def cached(self, split: Split) -> tuple[float, float]:
+        """What a rank caches for each token: elements in the number format of the cache, and bytes beside them."""
+        del split
+        return 0.0, 0.0
 
-    def state(self) -> int:
-        """Bytes of a sequence whatever its length."""
+    def cached_tokens(self) -> int | None:
+        """After how many tokens of a sequence no more are cached (a window); None: never."""
+        return None
+
+    def state(self, split: Split) -> int:
+        """Bytes of a sequence on a rank, whatever its length."""
+        del split
         return 0
 
     def check(self, split: Split) -> None:
@@ -83,9 +89,13 @@ def product(m: int, n: int, k: int, form: NumberFormat, *, bias: bool = False, o
     return Gemm(m, n, k, a=form.activations, b=form.weights, out=out, addend=addend)
 
 
-def norm(tokens: int, width: int, *, residual: bool = False, groups: int = 1, weighted: bool = True) -> Op:
-    """An RMS norm of `groups` pieces of a token, each `width` wide."""
-    return Normalisation(tokens * groups * width, width, weight="bf16" if weighted else None, residual=residual)
+def norm(
+    tokens: int, width: int, *, residual: bool = False, groups: int = 1, weighted: bool = True, kind: str = "rms",
+) -> Op:
+    """A norm of `groups` pieces of a token, each `width` wide: "rms", "mean" (with a bias), "mean without bias"."""
+    bias = "bf16" if kind == "mean" else None
+    return Normalisation(tokens * groups * width, width, "rms" if kind == "rms" else "mean",
+                         weight="bf16" if weighted else None, bias=bias, residual=residual)
 
 
 def all_reduce(tokens: int, width: int, ranks: int) -> Op:

@@ -74,14 +74,19 @@ class CompressedAttention(Block):
         divided("heads", self.heads, split.tp)
         divided("groups of the output projection", self.o_groups, split.tp)
 
-    def cached(self) -> tuple[float, int | None]:
-        """Per token beyond the window: entries of this layer and keys of its indexer."""
+    def cached(self, split: Split) -> tuple[float, float]:
+        """Entries of this layer and keys of its indexer (fp8 with an fp32 scale), shared out over the tokens of one."""
+        del split
         if not self.ratio:
-            return self.d, self.window
-        return (self.d + (self.index_width if self.indexed else 0)) / self.ratio, None
+            return self.d, 0.0
+        return self.d / self.ratio, (self.index_width + 4) / self.ratio if self.indexed else 0.0
 
-    def state(self) -> int:
-        """The window beside compressed entries."""
+    def cached_tokens(self) -> int | None:
+        return None if self.ratio else self.window
+
+    def state(self, split: Split) -> int:
+        """The window of single tokens beside compressed entries."""
+        del split
         return 2 * self.d * self.window if self.ratio else 0
 
     def ops(self, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:

@@ -83,9 +83,12 @@ class GroupedAttention(Block):
         divided("query heads", self.heads, split.tp)
         copied(self.kv_heads, split.tp, "key and value heads")
 
-    def cached(self) -> tuple[float, int | None]:
-        each = self.kv_heads * (self.d_qk + self.d_v) + (self.indexer.width if self.indexer else 0)
-        return each, self.window or self.chunk
+    def cached(self, split: Split) -> tuple[float, float]:
+        heads = copied(self.kv_heads, split.tp, "key and value heads")
+        return heads * (self.d_qk + self.d_v), 2.0 * self.indexer.width if self.indexer else 0.0
+
+    def cached_tokens(self) -> int | None:
+        return self.window or self.chunk
 
     def ops(self, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
         t, heads = rows(step), divided("query heads", self.heads, split.tp)

@@ -83,9 +83,10 @@ class LatentAttention(Block):
     def check(self, split: Split) -> None:
         divided("heads", self.heads, split.tp)
 
-    def cached(self) -> tuple[float, int | None]:
-        index = self.indexer.width if self.indexer and not self.indexer.shared else 0
-        return self.kv_rank + self.rope + index, None
+    def cached(self, split: Split) -> tuple[float, float]:
+        """Every rank holds all of it: one key for all heads. Keys of an indexer: fp8, each with an fp32 scale."""
+        del split
+        return self.kv_rank + self.rope, self.indexer.width + 4.0 if self.indexer and not self.indexer.shared else 0.0
 
     def ops(self, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
         t, heads = rows(step), divided("heads", self.heads, split.tp)

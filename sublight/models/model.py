@@ -40,6 +40,7 @@ class Layer:
     norms: int = 2                       # as wide as the layer
     streams: HyperConnections | None = None
     residual_sources: int = 0            # block outputs that each block's input is chosen from (Kimi K3)
+    norm: str = "rms"                    # or "mean" (layer norm, with a bias), "mean without bias"
 
     def blocks(self) -> tuple[Block, ...]:
         return tuple(block for block in (self.attention, self.mlp) if block is not None)
@@ -52,7 +53,8 @@ class Layer:
             if self.residual_sources:
                 yield Weight("residual", "residual norm", width, shared_by="none", multiplied=False)
                 yield Weight("residual", "residual query", width, shared_by="none", multiplied=False)
-        yield Weight("norms", "norms", self.norms * width, shared_by="none", multiplied=False)
+        each = 2 * width if self.norm == "mean" else width
+        yield Weight("norms", "norms", self.norms * each, shared_by="none", multiplied=False)
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Model:
     quantisation: str = "none"
     drafts: tuple[Layer, ...] = ()
     draft_inputs: int = 2                # hidden states that are joined before a draft layer
+    positions: int = 0                   # rows of a table of positions (GPT-2)
     own_head: bool = False               # drafts have an embedding and a head of their own
     aside: tuple[tuple[str, int | None], ...] = ()
     context: int | None = None           # longest, where stated
@@ -133,6 +136,8 @@ class Model:
     def weights(self) -> Iterator[tuple[Weight, int]]:
         """Every parameter of the decoder, with how many layers have it. Drafts apart."""
         yield Weight("embedding", "embedding", self.vocabulary * self.width, self.embedding, 0), 1
+        if self.positions:
+            yield Weight("embedding", "positions", self.positions * self.width, self.embedding, 0, "none"), 1
         for layer, count in self.kinds:
             yield from ((weight, count) for weight in layer.weights(self.width))
         yield from ((weight, 1) for weight in self.head_weights())
@@ -145,7 +150,8 @@ class Model:
             yield Weight("residual", "head's vectors", rows + 1, FP32, shared_by="none", multiplied=False)
         if any(layer.residual_sources for layer in self.layers):
             yield Weight("residual", "output residual", 2 * self.width, shared_by="none", multiplied=False)
-        yield Weight("norms", "norm", self.width, shared_by="none", multiplied=False)
+        each = 2 * self.width if self.layers[-1].norm == "mean" else self.width
+        yield Weight("norms", "norm", each, shared_by="none", multiplied=False)
         table = self.vocabulary * self.width
         yield Weight("head", "lm_head", 0 if self.tied else table, self.head, table)
 
@@ -190,7 +196,7 @@ class Model:
                    for layer, count in self.stage_kinds(split) for weight in layer.weights(self.width))
         table = ceil(self.vocabulary / split.tp) * self.width
         if split.first:
-            held += self.embedding.nbytes(table)
+            held += self.embedding.nbytes(table + self.positions * self.width)
         if split.last:
             held += sum(w.form.nbytes(w.on_rank(split)) for w in self.head_weights() if w.part != "head")
             held += 0 if self.tied and split.first else self.head.nbytes(table)
@@ -210,14 +216,13 @@ class Model:
     def _cached(self, layer: Layer, split: Split, length: int | None) -> float:
         if layer.attention is None:
             return 0.0
-        elements, window = layer.attention.cached()
-        heads = getattr(layer.attention, "kv_heads", None)
-        share = 1.0 if heads is None else max(1, heads // split.tp) / heads
+        elements, beside = layer.attention.cached(split)
+        window = layer.attention.cached_tokens()
         kept = 1.0 if window is None else 0.0 if length is None else min(1.0, window / max(1, length))
-        return elements * share * kept * BYTES[self.kv]
+        return kept * (elements * BYTES[self.kv] + beside)
 
     def state_bytes(self, split: Split | None = None) -> int:
         """Bytes of a sequence that do not grow with it, on one rank of a stage."""
         split = split or Split()
-        return sum(-(-block.state() // split.tp) * count for layer, count in self.stage_kinds(split)
+        return sum(block.state(split) * count for layer, count in self.stage_kinds(split)
                    for block in layer.blocks())

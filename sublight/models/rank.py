@@ -77,7 +77,7 @@ def layer_ops(layer: Layer, width: int, step: tuple[Batch, ...], split: Split) -
             yield f"{name}.streams_out", Elementwise((Operand(rows(step) * (n + 1) * width, "bf16"),),
                                                      (Operand(rows(step) * n * width, "bf16"),), 2 * (n + 1))
     for _ in range(extra):               # norms of a block's output, where an architecture has them
-        yield "layer.norm", norm(rows(step), width)
+        yield "layer.norm", norm(rows(step), width, kind=layer.norm)
 
 
 def _before(layer: Layer, width: int, name: str, step: tuple[Batch, ...]) -> Iterator[Labelled]:
@@ -91,13 +91,17 @@ def _before(layer: Layer, width: int, name: str, step: tuple[Batch, ...]) -> Ite
     if layer.residual_sources:           # RMS norm, score, softmax and weighted sum over sources
         yield f"{name}.residual", Elementwise((Operand(t * layer.residual_sources * width, "bf16"),),
                                               (Operand(t * width, "bf16"),), 7 * layer.residual_sources)
-    yield f"{name}.norm", norm(t, width, residual=not (layer.streams or layer.residual_sources))
+    alone = layer.streams or layer.residual_sources
+    yield f"{name}.norm", norm(t, width, residual=not alone, kind=layer.norm)
 
 
 def _into(model: Model, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
     t = rows(step)
     if split.first:
         yield "embedding", Gather(t * model.width, model.embedding.weights, Operand(t, "int64"), model.width)
+        if model.positions:
+            table = Operand(t * model.width, model.embedding.weights)
+            yield "positions", Elementwise((table, table), (table,), 1)
         if split.tp > 1:
             yield "embedding.all_reduce", all_reduce(t, model.width, split.tp)
     else:
@@ -109,7 +113,7 @@ def _out_of(model: Model, step: tuple[Batch, ...], split: Split, drafts: int) ->
     if not split.last:
         yield "stage.send", Communication("send_recv", 2, t * model.width, "bf16")
         return
-    yield "head.norm", norm(t, model.width, residual=True)
+    yield "head.norm", norm(t, model.width, residual=True, kind=model.layers[-1].norm)
     streams = model.layers[-1].streams
     if streams:
         n = streams.streams

@@ -44,9 +44,10 @@ class DeltaNet(Block):
         divided("value heads", self.value_heads, split.tp)
         divided("key heads", self.key_heads, split.tp)
 
-    def state(self) -> int:
+    def state(self, split: Split) -> int:
         channels = 2 * self.key_heads * self.d_k + self.value_heads * self.d_v
-        return int(self.value_heads * self.d_k * self.d_v * BYTES[self.state_form]) + channels * (self.kernel - 1) * 2
+        matrices = int(self.value_heads * self.d_k * self.d_v * BYTES[self.state_form])
+        return -(-(matrices + channels * (self.kernel - 1) * 2) // split.tp)
 
     def ops(self, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
         t = rows(step)
@@ -101,8 +102,8 @@ class KimiDelta(Block):
     def check(self, split: Split) -> None:
         divided("heads", self.heads, split.tp)
 
-    def state(self) -> int:
-        return 4 * self.heads * self.d * self.d + 3 * self.heads * self.d * (self.kernel - 1) * 2
+    def state(self, split: Split) -> int:
+        return -(-(4 * self.heads * self.d * self.d + 3 * self.heads * self.d * (self.kernel - 1) * 2) // split.tp)
 
     def ops(self, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
         t, heads = rows(step), divided("heads", self.heads, split.tp)
@@ -172,8 +173,9 @@ class Mamba2(Block):
         divided("Mamba heads", self.heads, split.tp)
         copied(self.groups, split.tp, "groups of B and C")
 
-    def state(self) -> int:
-        return int(self.inner * self.state_width * BYTES[self.state_form]) + self.channels * (self.kernel - 1) * 2
+    def state(self, split: Split) -> int:
+        matrices = int(self.inner * self.state_width * BYTES[self.state_form])
+        return -(-(matrices + self.channels * (self.kernel - 1) * 2) // split.tp)
 
     def ops(self, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
         t, heads = rows(step), divided("Mamba heads", self.heads, split.tp)

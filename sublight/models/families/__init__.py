@@ -8,6 +8,7 @@ from sublight.models.families.deepseek import deepseek
 from sublight.models.families.deepseek_v4 import deepseek_v4
 from sublight.models.families.gemma import gemma3, gemma4
 from sublight.models.families.glm import glm4_moe
+from sublight.models.families.gpt import gpt2, mpt
 from sublight.models.families.gpt_oss import gpt_oss
 from sublight.models.families.kimi import kimi_linear
 from sublight.models.families.llama import llama, mimo_7b, qwen2, qwen3
@@ -50,6 +51,8 @@ FAMILIES: dict[str, Callable[[Source], Model]] = {
     "MiniMaxM3ForCausalLM": minimax_m3,
     "MiniMaxM3SparseForConditionalGeneration": minimax_m3,
     "GptOssForCausalLM": gpt_oss,
+    "GPT2LMHeadModel": gpt2,
+    "MPTForCausalLM": mpt,
     "Llama4ForCausalLM": llama4,
     "Llama4ForConditionalGeneration": llama4,
     "Gemma3ForCausalLM": gemma3,

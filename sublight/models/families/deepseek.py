@@ -5,8 +5,9 @@ experts, with sparse attention where there is an indexer.
 from __future__ import annotations
 
 from sublight.models.block import Block
-from sublight.models.config import Fields, kinds
-from sublight.models.families.source import Aside, Source
+from sublight.models.config import kinds
+from sublight.models.families.source import Source
+from sublight.models.families.vision import towers
 from sublight.models.feedforward import Mixture
 from sublight.models.formats import NumberFormat
 from sublight.models.latent import Indexer, LatentAttention
@@ -20,10 +21,6 @@ def deepseek(source: Source) -> Model:
     drafts = text.count("num_nextn_predict_layers")
     built = [Layer(latent(source, i), feedforward(source, i)) for i in range(source.depth + drafts)]
     return source.model(built[:source.depth], drafts=built[source.depth:], aside=towers(source.config))
-
-
-def towers(config: Fields) -> Aside:
-    return (("vision tower", None),) if config.has("vision_config") else ()
 
 
 def latent(source: Source, i: int, *, gate: NumberFormat | None = None) -> LatentAttention:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sublight.models.families.deepseek import feedforward, towers
+from sublight.models.families.deepseek import feedforward
 from sublight.models.families.source import Source
+from sublight.models.families.vision import towers
 from sublight.models.model import Layer, Model
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sublight.models.families.source import Aside, Source
+from sublight.models.families.source import Source
+from sublight.models.families.vision import vision
 from sublight.models.model import Layer, Model
 
 
@@ -52,20 +53,3 @@ def sliding(source: Source, everywhere: int | None) -> Callable[[int], int | Non
     if used:
         return lambda i: window if i >= start else None
     return lambda i: everywhere
-
-
-def vision(source: Source) -> Aside:
-    """The tower of Qwen3-VL and Qwen3.5, counted as transformers (models/qwen3_vl) builds it."""
-    if not source.config.has("vision_config"):
-        return ()
-    v = source.config.part("vision_config")
-    h, inner, depth = v.integer("hidden_size"), v.integer("intermediate_size"), v.layers("depth", "num_hidden_layers")
-    patch, steps, merge = v.integer("patch_size"), v.integer("temporal_patch_size"), v.integer("spatial_merge_size")
-    embedded = v.integer("in_channels", "num_channels") * steps * patch * patch * h + h
-    block = 4 * h + (h * 3 * h + 3 * h) + (h * h + h) + (2 * h * inner + inner + h)
-    joined = h * merge * merge
-    merger = 2 * h + joined * joined + joined + joined * v.integer("out_hidden_size") + v.integer("out_hidden_size")
-    deep = len(v.raw("deepstack_visual_indexes") or ())
-    deeper = merger - 2 * h + 2 * joined
-    total = embedded + v.count("num_position_embeddings") * h + depth * block + merger + deep * deeper
-    return (("vision tower", total),)

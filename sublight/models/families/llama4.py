@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sublight.models.block import Block
 from sublight.models.config import kinds
-from sublight.models.families.deepseek import towers
 from sublight.models.families.source import Source
+from sublight.models.families.vision import towers
 from sublight.models.feedforward import Mixture
 from sublight.models.model import Layer, Model
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sublight.models.block import Block
-from sublight.models.families.deepseek import towers
 from sublight.models.families.source import Source
+from sublight.models.families.vision import towers
 from sublight.models.feedforward import Mixture
 from sublight.models.grouped import BlockIndexer
 from sublight.models.model import Layer, Model

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sublight.models.block import Block
-from sublight.models.families.llama import sliding, vision
+from sublight.models.families.llama import sliding
 from sublight.models.families.source import Source
+from sublight.models.families.vision import vision
 from sublight.models.feedforward import Mixture
 from sublight.models.model import Layer, Model
 

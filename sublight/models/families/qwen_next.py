@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sublight.models.block import Block
 from sublight.models.config import kinds
-from sublight.models.families.llama import vision
 from sublight.models.families.qwen_moe import feedforward
 from sublight.models.families.source import Source
+from sublight.models.families.vision import vision
 from sublight.models.model import Layer, Model
 from sublight.models.recurrent import DeltaNet
 
