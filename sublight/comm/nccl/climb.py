@@ -11,7 +11,18 @@ from dataclasses import dataclass, field, replace
 
 from sublight.comm.nccl.paths import Routes
 from sublight.comm.nccl.room import Room
-from sublight.comm.nccl.search import BALANCED_TREE, DIRECT, HEADS, RING, SPLIT_TREE, TREE, Draft, Key, Search, ports_for
+from sublight.comm.nccl.search import (
+    BALANCED_TREE,
+    DIRECT,
+    HEADS,
+    RING,
+    SPLIT_TREE,
+    TREE,
+    Draft,
+    Key,
+    Search,
+    ports_for,
+)
 from sublight.comm.nccl.system import BUS, CPU, DEVICE, DIS, GPU, LOC, NET, NVL, NVS, PIX, PXN, SYS, Node, System
 from sublight.comm.nccl.version import constants, single, speeds
 
@@ -38,7 +49,9 @@ class Climb:
 
     found: Draft
     terms: Terms
-    timed_out: bool = False              # at least one attempt ran out of steps
+    asked: int = 0                       # the pattern that was sought first
+    before_doubling: Draft | None = None # what was found, where each channel was then doubled
+    cut_short: list[Draft] = field(default_factory=list)      # terms of attempts that ran out of steps
     tried: dict[Key, int] = field(default_factory=dict)       # steps left by terms
 
 
@@ -69,7 +82,7 @@ def climb(routes: Routes, draft: Draft, *, cross_nic: int) -> Climb:
     """Search the draft's pattern. cross_nic: NCCL_CROSS_NIC. The draft's channels say how many are wanted."""
     system = routes.system
     terms = _terms(routes, draft, cross_nic)
-    climbed = Climb(draft, terms)
+    climbed = Climb(draft, terms, draft.pattern)
     draft.type_intra, draft.type_inter, draft.same = terms.least_intra, terms.least_inter, terms.same
     draft.cross_nic = 1 if terms.cross_nic == 1 else 0
     if draft.pattern == HEADS and (not system.nodes[NVS] or terms.sm < 90):
@@ -86,8 +99,11 @@ def climb(routes: Routes, draft: Draft, *, cross_nic: int) -> Climb:
         place += 1
     budget = Budget(search, Room(routes), climbed, int(constants()["search"]["steps_in_all"]))
     _down(budget, place)
-    _duplicate(climbed.found, terms.sm)
+    _duplicate(climbed)
+    doubled = climbed.found
     _up(budget)
+    if climbed.found is not doubled:           # a faster set took the place of the doubled one
+        climbed.before_doubling = None
     if climbed.found.channels == 0 and not draft.collnet and draft.pattern != HEADS:
         _simple_order(routes, climbed.found)
     return climbed
@@ -184,7 +200,8 @@ def _attempt(search: Search, climbed: Climb, draft: Draft) -> int:
         return climbed.tried[terms]
     climbed.found, left = search.attempt(draft, climbed.found, _steps(draft))
     climbed.tried[terms] = left
-    climbed.timed_out = climbed.timed_out or left == 0
+    if left == 0:
+        climbed.cut_short.append(replace(draft, orders=[], ports=[]))
     return left
 
 
@@ -246,13 +263,17 @@ def _worse_classes(system: System, terms: Terms, draft: Draft, found: Draft) -> 
     return False
 
 
-def _duplicate(found: Draft, sm: int) -> None:
+def _duplicate(climbed: Climb) -> None:
     """Each channel twice at half the rate, where a channel is fast: more SMs share the work."""
+    found, sm = climbed.found, climbed.terms.sm
     if not found.channels or found.pattern == HEADS or found.intra < 25.0:
         return
     if sm > 80 and found.intra < 50.0 and found.channels > 4:
         return
     channels = min(found.channels * 2, found.most)
+    if channels == found.channels:
+        return
+    climbed.before_doubling = found.copy()
     times = -(-channels // found.channels)
     found.orders = (found.orders[:found.channels] * 2)[:channels]
     found.ports = (found.ports[:found.channels] * 2)[:channels]

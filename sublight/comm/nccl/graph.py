@@ -10,6 +10,7 @@ from sublight.comm.nccl.paths import Routes, domain_of, rules_of
 from sublight.comm.nccl.search import BALANCED_TREE, DIRECT, HEADS, PATTERNS, RING, TREE, Draft
 from sublight.comm.nccl.system import CPU, DEVICE, GPU, LOC, NET, NVL, NVS, PATH_CLASSES, PIX, Node, System, system_of
 from sublight.comm.nccl.version import constants, setting
+from sublight.comm.nccl.why import notes, why_domains
 from sublight.comm.topology.xml import Tag
 from sublight.errors import InputError
 
@@ -39,7 +40,7 @@ class Searched:
     """The graphs by name, the facts of one node that the tuning model reads, and why the graphs are so."""
 
     graphs: Mapping[str, Graph]
-    gpus: int                            # GPUs that NCCL takes for one node: what reaches each other without the network
+    gpus: int                            # GPUs of what NCCL takes for one node: they need no network
     nodes: int                           # such nodes in all
     sm_min: int                          # compute capability, 90 for 9.0
     sm_max: int
@@ -73,10 +74,11 @@ def graphs(tree: Tag, *, gpus: int | None = None, nodes: int = 1,
     system = system_of(_taking_part(tree, gpus, asked), asked)
     routes = Routes(system, rules_of(asked))
     routes.compute()
-    domains = _keep_first_domain(routes, nodes)
+    domains, reason = _keep_first_domain(routes, nodes)
     measure(routes)
-    found, _ = _all_graphs(routes, asked)
-    return _facts(routes, found, nodes * domains)
+    found, climbs = _all_graphs(routes, asked)
+    facts = _facts(routes, found, nodes * len(domains))
+    return replace(facts, notes=notes(routes, climbs, domains, reason))
 
 
 # ---- who takes part ----
@@ -132,21 +134,25 @@ def _passes(net: Tag, filters: tuple[bool, bool, tuple[str, ...]]) -> bool:
     return excluded
 
 
-def _keep_first_domain(routes: Routes, nodes: int) -> int:
-    """Drop the GPUs that the first rank reaches only over the network. How many domains there are."""
+def _keep_first_domain(routes: Routes, nodes: int) -> tuple[list[list[Node]], str]:
+    """Drop the GPUs that the first rank reaches only over the network. The domains that there are, and why."""
     system = routes.system
-    everyone = list(system.nodes[GPU])
-    domain = domain_of(routes, min(everyone, key=lambda gpu: gpu.rank))
-    for gpu in everyone:
-        if gpu not in domain:
-            system.drop(gpu)
-    system.across_nodes = nodes > 1 or len(domain) < len(everyone)
-    if len(domain) < len(everyone):
+    left = sorted(system.nodes[GPU], key=lambda gpu: gpu.rank)
+    domains: list[list[Node]] = []
+    while left:
+        domain = domain_of(routes, left[0])
+        domains.append(domain)
+        left = [gpu for gpu in left if gpu not in domain]
+    reason = why_domains(routes, domains[0])
+    for gpu in [gpu for domain in domains[1:] for gpu in domain]:
+        system.drop(gpu)
+    system.across_nodes = nodes > 1 or len(domains) > 1
+    if len(domains) > 1:
         routes.compute()
     if system.across_nodes and not system.nodes[NET]:
         raise InputError("more than one node, and the topology has no <net>: NCCL would use sockets, which the file "
                          "does not describe; give the NICs")
-    return max(1, round(len(everyone) / len(domain)))
+    return domains, reason
 
 
 # ---- the five searches ----
@@ -158,9 +164,9 @@ def _all_graphs(routes: Routes, environment: Mapping[str, str]) -> tuple[dict[st
     climbs = {"ring": climb(routes, Draft(RING, 1, int(limits["ring_channels"])), cross_nic=cross_nic)}
     rings = climbs["ring"].found.channels
     climbs["tree"] = climb(routes, Draft(BALANCED_TREE, rings, rings), cross_nic=cross_nic)
-    drafts = {"collnet": Draft(TREE, rings, rings, collnet=True), "collnet direct": Draft(DIRECT, 1, most, collnet=True),
-              "nvls": Draft(HEADS, 1, most)}
-    collnet = setting(environment, "NCCL_COLLNET_ENABLE", 0) == 1 and any(port.collectives for port in system.nodes[NET])
+    drafts = {"collnet": Draft(TREE, rings, rings, collnet=True),
+              "collnet direct": Draft(DIRECT, 1, most, collnet=True), "nvls": Draft(HEADS, 1, most)}
+    collnet = setting(environment, "NCCL_COLLNET_ENABLE", 0) == 1 and any(p.collectives for p in system.nodes[NET])
     nvls = setting(environment, "NCCL_NVLS_ENABLE", 2) != 0 and len(system.nodes[GPU]) > 1
     for name, draft in drafts.items():
         if nvls if name == "nvls" else collnet:

@@ -60,7 +60,7 @@ class Rules:
 
 
 def rules_of(environment: Mapping[str, str]) -> Rules:
-    """The rules of NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_PXN_DISABLE and the like; what is unset keeps its default."""
+    """The rules of NCCL_P2P_LEVEL, NCCL_NET_GDR_LEVEL, NCCL_PXN_DISABLE and so on; unset ones keep their default."""
     nets, most = _nets_policy(environment.get("NCCL_NETDEVS_POLICY", ""))
     peer = LOC if whole(environment.get("NCCL_P2P_DISABLE", "0")) == 1 else _level(environment.get("NCCL_P2P_LEVEL"))
     return Rules(
@@ -293,7 +293,8 @@ def merged(one: int, other: int) -> int:
 
 
 def _nearest(paths: list[Path] | None) -> tuple[list[int], int]:
-    best, kind, found = 0.0, DIS, []
+    best, kind = 0.0, DIS
+    found: list[int] = []
     for index, path in enumerate(paths or ()):
         if path.rate > best or (path.rate == best and path.kind < kind):
             best, kind, found = path.rate, path.kind, []

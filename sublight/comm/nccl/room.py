@@ -1,4 +1,4 @@
-"""This file knows about how many channels can fit at most: it spares the search attempts that cannot find anything better.
+"""This file knows about how many channels can fit at most: it spares the search what cannot find anything better.
 
 NCCL has no such bound. It tells only what no attempt could exceed, so leaving an attempt out changes nothing.
 """
@@ -9,7 +9,7 @@ import math
 
 from sublight.comm.nccl.paths import Routes
 from sublight.comm.nccl.search import DIRECT, HEADS, RING, Draft
-from sublight.comm.nccl.system import DEVICE, GPU, NET, Link, Node
+from sublight.comm.nccl.system import DEVICE, DIS, GPU, NET, Link, Node
 from sublight.comm.nccl.version import single
 
 SLACK = 0.064                            # 64 channels, each rounded by at most half a thousandth, and as much again
@@ -24,19 +24,28 @@ class Room:
         self.gpus, self.ports = system.nodes[GPU], system.nodes[NET]
         self.size = len(self.gpus)
         self.shared = any(device.shares > 1 for device in system.nodes[DEVICE])
-        devices = {gpu.parent for gpu in self.gpus}
-        self.entries: dict[Node, list[float]] = {device: [] for device in devices if device is not None}
-        for row in system.nodes:
-            for node in row:
-                for link in node.links:
-                    if link.end in self.entries and node.kind != GPU:
-                        self.entries[link.end].append(link.rate)
+        self.entries = [self._entries(gpu) for gpu in self.gpus]
         cards: dict[tuple[int, int], float] = {}
         for port in self.ports:
             cards[port.asic, port.port] = max(port.rate, cards.get((port.asic, port.port), 0.0))
         self.cards = list(cards.values())
         self.starts = self._starts()
         self.hops = self._hops()
+
+    def _entries(self, gpu: Node) -> list[tuple[float, int, int]]:
+        """Links by which a GPU's card is reached: rate, best class of a path from GPUs, of one from ports."""
+        found: dict[int, tuple[float, int, int]] = {}
+        for start in (*self.gpus, *self.ports):
+            path = self.routes.path(start, gpu)
+            for link in path.links:
+                if link.end is gpu.parent:
+                    rate, intra, inter = found.get(id(link), (link.rate, DIS, DIS))
+                    if start.kind == GPU:
+                        intra = min(intra, path.kind)
+                    else:
+                        inter = min(inter, path.kind)
+                    found[id(link)] = rate, intra, inter
+        return list(found.values())
 
     def _starts(self) -> list[tuple[int, Link]]:
         """The links by which ports reach GPUs' cards, with the class of the path."""
@@ -54,9 +63,9 @@ class Room:
         inside = min((len(path.links) for gpu in self.gpus for path in gpu.paths.get(GPU, []) if path.links), default=0)
         if not self.across:
             return inside * (self.size - 1)
-        there = min((len(path.links) for port in self.ports for path in port.paths.get(GPU, []) if path.links), default=0)
-        back = min((len(path.links) for gpu in self.gpus for path in gpu.paths.get(NET, []) if path.links), default=0)
-        return there + inside * (self.size - 1) + back
+        there = (len(path.links) for port in self.ports for path in port.paths.get(GPU, []) if path.links)
+        back = (len(path.links) for gpu in self.gpus for path in gpu.paths.get(NET, []) if path.links)
+        return min(there, default=0) + inside * (self.size - 1) + min(back, default=0)
 
     def channels(self, draft: Draft) -> float:
         """No more channels fit under these terms."""
@@ -71,7 +80,9 @@ class Room:
                                    if kind <= draft.type_inter))
         if self.shared or self.size == 1:
             return bound
-        fits = [sum(_times(entry, rate) for entry in entries) for entries in self.entries.values()]
+        fits = [sum(_times(entry, rate) for entry, intra, inter in entries
+                    if intra <= draft.type_intra or (self.across and inter <= draft.type_inter))
+                for entries in self.entries]
         if self.across or draft.pattern == RING:
             return min(bound, *fits)
         return min(bound, sum(fits) // (self.size - 1))

@@ -134,7 +134,7 @@ class Search:
         self.best = self.draft
 
     def attempt(self, draft: Draft, best: Draft, steps: int) -> tuple[Draft, int]:
-        """The better of `best` and what this draft's terms allow, and the steps left: 0 timed out, -1 cannot be better."""
+        """The better of `best` and what these terms allow, and the steps left: 0 ran out, -1 cannot be better."""
         self.draft, self.best, self.time = draft, best, steps
         draft.channels = 0
         rows = max(draft.most, 1) + 1
@@ -384,10 +384,11 @@ class Search:
         before, after = (gpu.index - 1) % self.size, (gpu.index + 1) % self.size
         pattern = self.draft.pattern
         # NCCL moves the wanted ones to the front, one after the other: the last of them comes first
-        wanted = (before, after) if pattern == RING else (after, before) if pattern in (SPLIT_TREE, BALANCED_TREE) else (
-            after,)
+        wanted = [before, after] if pattern == RING else [after]
+        if pattern in (SPLIT_TREE, BALANCED_TREE):
+            wanted = [after, before]
         if before == after:
-            wanted = wanted[:1]
+            wanted = [after]
         flag, paths = 1 << self.draft.channels, gpu.paths[GPU]
         return [self.gpus[index] for index in wanted
                 if index != gpu.index and not self.used[index] & flag and paths[index].links]

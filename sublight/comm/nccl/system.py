@@ -142,8 +142,8 @@ def system_of(tree: Tag, environment: Mapping[str, str]) -> System:
         if cpu.name == "cpu":
             _add_cpu(system, cpu, split)
     if not system.nodes[GPU]:
-        raise InputError("the topology has no <gpu rank=… sm=…>; expected a dump of a running job (NCCL_TOPO_DUMP_FILE), "
-                         "or say of what kind the box is")
+        raise InputError("the topology has no <gpu> with a rank; expected the dump of a running job "
+                         "(NCCL_TOPO_DUMP_FILE), or name the box, such as 8xH100")
     for owner, host, tag in _of_gpus(system, tree, "nvlink", split):
         _add_nvlink(system, owner, host, tag, split)
     for owner, host, tag in _of_gpus(system, tree, "c2c", split):
@@ -151,8 +151,8 @@ def system_of(tree: Tag, environment: Mapping[str, str]) -> System:
     _add_switch_links(system, tree)
     _flatten_broadcom(system)
     _join_cpus(system)
-    for cpu in system.nodes[CPU]:
-        _sort_down(cpu, None)
+    for top in system.nodes[CPU]:
+        _sort_down(top, None)
     return system
 
 
@@ -198,7 +198,7 @@ def _add_cpu(system: System, tag: Tag, split: bool) -> None:
     host = _host(system, tag)
     cpu = system.add(CPU, _identity(host, numa))
     cpu.name = f"CPU {numa}"
-    cpu.arch = {"x86_64": "x86_64", "arm64": "arm64", "ppc64": "ppc64"}.get(_known(_text(tag, "arch"), ARCHITECTURES), "")
+    cpu.arch = _known(_text(tag, "arch"), ARCHITECTURES)
     if cpu.arch == "x86_64":
         cpu.vendor = _known(_text(tag, "vendor"), VENDORS)
         if cpu.vendor in ("GenuineIntel", "CentaurHauls"):
@@ -272,8 +272,8 @@ def _bus_rate(tag: Tag) -> float:
 
 
 def _device_number(tag: Tag) -> int:
-    parts = [whole(tag.attributes.get(name, "0")) for name in ("vendor", "device", "subsystem_vendor", "subsystem_device")]
-    return (parts[0] << 48) + (parts[1] << 32) + (parts[2] << 16) + parts[3]
+    names = {"vendor": 48, "device": 32, "subsystem_vendor": 16, "subsystem_device": 0}
+    return sum(whole(tag.attributes.get(name, "0")) << bits for name, bits in names.items())
 
 
 def _card_number(address: int, gpu: Tag, split: bool) -> int:
@@ -437,7 +437,8 @@ def _flatten_broadcom(system: System) -> None:
         generation = _broadcom(switch.device, 0)
         if not generation:
             continue
-        below = [link.end for link in switch.links if link.end.kind == PCI and _broadcom(link.end.device, 1) == generation]
+        below = [link.end for link in switch.links
+                 if link.end.kind == PCI and _broadcom(link.end.device, 1) == generation]
         switch.links = [link for link in switch.links if link.end not in below]
         for sub in below:
             for link in sub.links:

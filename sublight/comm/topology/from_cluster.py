@@ -21,14 +21,14 @@ SWITCH = {"class": "0x060400", "vendor": "0x0000", "device": "0x0000", "subsyste
 NIC = {"class": "0x020700", "vendor": "0x15b3", "device": "0x0000", "subsystem_vendor": "0x15b3",
        "subsystem_device": "0x0000"}
 NVSWITCH, GPU = "0x068000", "0x030200"   # PCI classes
-GENERATIONS = {16: "8.0 GT/s PCIe", 32: "16.0 GT/s PCIe", 64: "32.0 GT/s PCIe", 128: "64.0 GT/s PCIe"}   # of 16 lanes, GB/s
+GENERATIONS = {16: "8.0 GT/s PCIe", 32: "16.0 GT/s PCIe", 64: "32.0 GT/s PCIe", 128: "64.0 GT/s PCIe"}  # by GB/s, x16
 
 
 def system_of(cluster: Cluster) -> Tag:
     """The tree of one node of the cluster, or of all nodes that share an NVLink domain: GPUs that take part, all NICs.
 
-    Where the catalog does not say it, GPUs and NICs lie evenly under two CPUs and their switches. Raises InputError for a
-    node whose NVLink or PCIe the catalog describes in no way that NCCL knows.
+    Where the catalog does not say it, GPUs and NICs lie evenly under two CPUs and their switches. Raises InputError for
+    a node whose NVLink or PCIe the catalog describes in no way that NCCL knows.
     """
     node = cluster.node
     hosts = min(cluster.nodes, node.domain // node.gpus) if node.domain > node.gpus else 1
@@ -87,8 +87,8 @@ def _nvlinks(node: Node, number: int) -> list[Tag]:
         return [Tag("nvlink", {"target": "0000:f0:00.0", "count": str(node.links), "tclass": NVSWITCH})]
     each, left = divmod(node.links, node.gpus - 1)
     if node.nvlink != "mesh" or left or not each:
-        raise InputError(f"{node.key}: {node.links} NVLinks ({node.nvlink}) do not join {node.gpus} GPUs each with each; "
-                         "give a topology file")
+        raise InputError(f"{node.key}: {node.links} NVLinks ({node.nvlink}) do not join {node.gpus} GPUs each with "
+                         "each; give a topology file")
     return [Tag("nvlink", {"target": _gpu_bus(other), "count": str(each), "tclass": GPU})
             for other in range(node.gpus) if other != number]
 

@@ -31,8 +31,8 @@ class Tag:
 def read(path: str | Path) -> Tag:
     """The tree of a topology file as NCCL_TOPO_DUMP_FILE writes it. What NCCL ignores is left out.
 
-    Raises InputError for what is no such file: unreadable, not XML, with a DTD or entities, too large or too deep, another
-    root, another version, no CPU.
+    Raises InputError for what is no such file: unreadable, not XML, with a DTD or entities, too large or too deep,
+    another root, another version, no CPU.
     """
     try:
         size = Path(path).stat().st_size
@@ -50,7 +50,8 @@ def parsed(text: bytes, *, name: str = "the topology") -> Tag:
     if root.tag == "graphs":
         raise InputError(f"{name}: a file of graphs (NCCL_GRAPH_DUMP_FILE); expected a topology (NCCL_TOPO_DUMP_FILE)")
     if root.tag != "system":
-        raise InputError(f"{name}: its root is <{_short(str(root.tag))}>; expected <system>, as NCCL_TOPO_DUMP_FILE writes")
+        raise InputError(f"{name}: its root is <{_short(str(root.tag))}>; expected <system>, as NCCL_TOPO_DUMP_FILE "
+                         "writes")
     if root.get("version", "1").strip() != "1":
         raise InputError(f"{name}: topology version {_short(root.get('version', ''))}; NCCL 2.30.7 reads version 1")
     count = [0]
