@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 from nccl import tuned
 
 from sublight.cli import main
-from sublight.comm.nccl.choice import choose, winners
+from sublight.comm.nccl.choice import choose, model, winners
 from sublight.comm.tuner.grammar import nccl, ncclx
 from sublight.comm.tuner.lint import lint
-from sublight.comm.tuner.regret import Run, pinned, regrets, rows, runs_of
+from sublight.comm.tuner.regret import Regret, Run, pinned, regrets, rows, runs_of
 from sublight.errors import InputError
 from sublight.observe.forced_runs import forced_words, looks_like, read_table
+
+Regrets = tuple[Regret, ...]
+
 
 # ---- an independent reader
 
@@ -81,21 +84,21 @@ def run(nbytes: int, algorithm: str | None, protocol: str | None, us: float, *, 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]), st.integers(1, 1 << 40))
 def test_a_pinned_file_makes_the_plugin_take_what_the_model_takes(collective: str, nbytes: int) -> None:
-    model = tuned(nodes=4)
+    tuning = tuned(nodes=4)
     every = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
-    configs = read_config(nccl(pinned(model, every)))
+    configs = read_config(nccl(pinned(tuning, every)))
     function = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}.get(
         collective, collective.title())
-    algorithm, protocol = winners(model, function, np.array([nbytes]))[0]
+    algorithm, protocol = winners(tuning, function, np.array([nbytes]))[0]
     assert looked_up(configs, collective.replace("_", ""), nbytes, 4, 32) == (token(algorithm), token(protocol))
     assert looked_up(configs, collective.replace("_", ""), nbytes, 2, 16) is None
 
 
 def test_rows_take_the_best_run_between_geometric_middles_and_the_model_elsewhere() -> None:
-    model = tuned(nodes=4)
+    tuning = tuned(nodes=4)
     found = regrets([run(1 << 20, "Ring", "LL128", 60), run(1 << 20, "Tree", "LL128", 80),
-                     run(1 << 24, "Tree", "Simple", 150), run(1 << 24, "NVLSTree", "Simple", 200)], model)
-    configs = read_config(nccl(rows(found, model, least=0.02)))
+                     run(1 << 24, "Tree", "Simple", 150), run(1 << 24, "NVLSTree", "Simple", 200)], tuning)
+    configs = read_config(nccl(rows(found, tuning, least=0.02)))
     expected = {1 << 20: ("ring", "ll128"), (1 << 22) - 1: ("ring", "ll128"), (1 << 22) + 1: ("tree", "simple"),
                 1 << 40: ("tree", "simple"), 512: ("tree", "ll"), 200_000: ("tree", "ll128")}
     assert {n: looked_up(configs, "allreduce", n, 4, 32) for n in expected} == expected
@@ -103,11 +106,11 @@ def test_rows_take_the_best_run_between_geometric_middles_and_the_model_elsewher
 
 
 def test_a_gain_within_the_noise_keeps_nccls_own_choice() -> None:
-    model = tuned(nodes=4)
-    own = choose(model, "AllReduce", 1 << 30).best
-    found = regrets([run(1 << 30, own.algorithm, own.protocol, 1000), run(1 << 30, "Tree", "Simple", 990)], model)
+    tuning = tuned(nodes=4)
+    own = choose(tuning, "AllReduce", 1 << 30).best
+    found = regrets([run(1 << 30, own.algorithm, own.protocol, 1000), run(1 << 30, "Tree", "Simple", 990)], tuning)
     for least, want in ((0.02, own.algorithm), (0.005, "Tree")):
-        assert rows(found, model, least=least)[-1].algorithm == want
+        assert rows(found, tuning, least=least)[-1].algorithm == want
 
 
 def test_without_a_model_nothing_is_said_of_sizes_below_the_smallest_measured() -> None:
@@ -140,15 +143,48 @@ def test_regret_is_the_loss_of_the_own_choice_against_the_best_run() -> None:
 
 
 def test_what_the_model_takes_stands_for_an_unforced_run() -> None:
-    model = tuned(nodes=4)
-    [found] = regrets([run(1 << 10, "Tree", "LL", 40), run(1 << 10, "Ring", "LL", 30)], model)
+    tuning = tuned(nodes=4)
+    [found] = regrets([run(1 << 10, "Tree", "LL", 40), run(1 << 10, "Ring", "LL", 30)], tuning)
     assert (found.own, found.best.name, round(found.loss or 0, 3)) == ("Tree/LL", "Ring/LL", 0.333)
-    [unmeasured] = regrets([run(1 << 10, "Ring", "LL", 30)], model)
+    [unmeasured] = regrets([run(1 << 10, "Ring", "LL", 30)], tuning)
     assert (unmeasured.own, unmeasured.loss) == ("Tree/LL", None)
     with pytest.raises(InputError, match="is not known"):
         regrets([run(1 << 10, "Ring", "LL", 30)])
     with pytest.raises(InputError, match="is not known"):
-        regrets([run(1 << 10, "Ring", "LL", 30, nodes=2, ranks=16)], model)
+        regrets([run(1 << 10, "Ring", "LL", 30, nodes=2, ranks=16)], tuning)
+
+
+# ---- expected times instead of runs
+
+
+def on_8(device: str) -> Regrets:
+    from sublight.cluster import parse
+    from sublight.comm.nccl.graph import graphs
+    from sublight.comm.topology.from_cluster import system_of
+    from sublight.comm.tuner.expected import expected_runs
+
+    cluster = parse(f"8x{device}")
+    tuning = model(graphs(system_of(cluster), gpus=8))
+    return regrets(expected_runs(tuning, cluster, [1 << power for power in range(19, 30)]), tuning)
+
+
+@pytest.mark.parametrize("device", ["H100", "B200"])
+def test_expected_times_show_where_nvls_is_taken_too_early_or_rightly(device: str) -> None:
+    found = {regret.nbytes: regret for regret in on_8(device)}
+    assert found[1 << 19].own == found[1 << 19].best.name == "Ring/LL"           # only one candidate: no regret
+    assert found[1 << 29].own == found[1 << 29].best.name == "NVLS/Simple"
+    early = found[1 << 22]
+    assert early.own == "NVLS/Simple"
+    assert early.best.algorithm == "Ring"
+    assert 0.03 < (early.loss or 0) < 0.2
+
+
+def test_expected_times_do_not_tell_algorithms_apart_across_nodes() -> None:
+    from sublight.cluster import parse
+    from sublight.comm.tuner.expected import expected_runs
+
+    with pytest.raises(InputError, match="inside one NVLink domain"):
+        expected_runs(tuned(nodes=2), parse("2x8xH100"), [1 << 20])
 
 
 # ---- tables of runs
@@ -174,7 +210,7 @@ def test_a_table_as_nccls_script_reads_it_becomes_runs() -> None:
 
 @pytest.mark.parametrize(("change", "words"), [
     (("tree", "trea"), "row 2: no algorithm 'trea'; nearest: tree"), (("1024", "1K"), "row 2: bytes is '1K'"),
-    (("12.5", "-1"), "row 2: no time"), (("ranks", "rank"), "nearest: ranks"), 
+    (("12.5", "-1"), "row 2: no time"), (("ranks", "rank"), "nearest: ranks"),
     (("2,1,8", "2,3,8"), "8 ranks on 3 nodes"),
     (("simple", "fast"), "no protocol 'fast'")])
 def test_a_wrong_table_is_named_by_row_and_column(change: tuple[str, str], words: str) -> None:

@@ -27,7 +27,6 @@ class Asked:
     """What to show of a model."""
 
     title: str
-    hosts: int                           # machines, or NVLink domains, that were asked for
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]
     dtype: str
@@ -91,7 +90,7 @@ def _document(model: Model, asked: Asked, against: Against | None, logged: Logge
         "channels": comm.channels, "nvls_channels": comm.nvls_channels,
         "environment": dict(model.environment.given),
         "graphs": [_graph(name, graph) for name, graph in searched.graphs.items()],
-        "notes": [*_split(comm.nodes, asked.hosts), *searched.notes],
+        "notes": list(searched.notes),
         "table": [_line(line) for line in model.lines.values() if line.function in functions and not line.off],
         "collectives": [_collective(model, name, asked) for name in asked.collectives],
         "sources": _sources(model, asked, functions),
@@ -101,13 +100,6 @@ def _document(model: Model, asked: Asked, against: Against | None, logged: Logge
         **({"against": _against(against)} if against else {}),
         **({"log": _logged(logged)} if logged else {}),
     }
-
-
-def _split(nodes: int, hosts: int) -> list[str]:
-    if nodes == hosts:
-        return []
-    return [f"NCCL takes {hosts} host{'s' if hosts > 1 else ''} as {nodes} nodes: GPUs of a host that reach each other "
-            "best through their NICs count as several nodes"]
 
 
 def _graph(name: str, graph: Any) -> dict[str, Any]:

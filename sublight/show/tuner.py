@@ -12,8 +12,9 @@ from sublight.comm.tuner.regret import Regret, Run
 from sublight.show.nccl import WIDTH, Table, columns, nbytes
 
 
-def regret(found: Sequence[Regret], form: str) -> str:
-    """NCCL's own choice beside the best run of each size, in one of the forms "table", "md", "json"."""
+def regret(found: Sequence[Regret], form: str, remark: str = "") -> str:
+    """NCCL's own choice beside the best run of each size, in one of the forms "table", "md", "json". remark: what the
+    times are, where they were not measured here."""
     if form == "json":
         return json.dumps([_entry(r) for r in found], indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     lines: list[str] = []
@@ -24,7 +25,7 @@ def regret(found: Sequence[Regret], form: str) -> str:
         rows: Table = [("size", "NCCL takes", "µs", "best", "µs", "loss")]
         rows += [(nbytes(r.nbytes), r.own, _us(r.own_seconds), r.best.name, _us(r.best.seconds), _percent(r.loss))
                  for r in mine]
-        lines += [*columns(rows, "><><>>"), *textwrap.wrap(_summary(mine), WIDTH), ""]
+        lines += [*columns(rows, "><><>>"), *textwrap.wrap(_summary(mine), WIDTH), *textwrap.wrap(remark, WIDTH), ""]
     text = "\n".join(lines[:-1]) + "\n"
     return f"```text\n{text}```\n" if form == "md" else text
 

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     for name in collectives:
         function_of(name)
     job, environment = job_of(options.topology, options.nodes, options.gpus), assignments(options.env)
-    asked = Asked(job.title, job.nodes, collectives, sizes(options.sizes), options.dtype, options.op)
+    asked = Asked(job.title, collectives, sizes(options.sizes), options.dtype, options.op)
     here = model_of(job, environment)
     against = _against(here, job, environment, options.against, asked) if options.against else None
     logged = _logged(here, options.log, environment, asked) if options.log else None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sublight.comm.tuner.regret import Run
 
 FORCED = "ALGO/PROTO=LOG"
+EXPECTED_SIZES = "512K:512M:x2"
 
 
 def add(commands: Any) -> None:
@@ -29,6 +30,10 @@ def add(commands: Any) -> None:
     command.add_argument("--runs", action="append", default=[], metavar="FILE", help=(
         "a table of runs (collective,size_bytes,algorithm,protocol,channels,nodes,ranks,time_us), or nccl-tests output "
         f"as {FORCED}, such as Ring/Simple=ring.log, default=plain.log; may be given several times"))
+    command.add_argument("--expected", action="store_true", help=(
+        "instead of runs, what to expect on a CLUSTER: an all-reduce inside one NVLink domain, with NVLS and without"))
+    command.add_argument("--bytes", default=EXPECTED_SIZES, metavar="SIZE,…", dest="sizes",
+                         help=f"sizes for --expected, default {EXPECTED_SIZES}")
     command.add_argument("--emit", choices=("nccl", "ncclx"), help="write rows for NCCL's example tuner or for NCCLX; "
                                                                    "without --runs they fix the model's choice")
     command.add_argument("--least", type=float, default=2.0, metavar="PERCENT",
@@ -47,12 +52,15 @@ def run(options: argparse.Namespace) -> int:
     output.check_writable(options.output, options.format)
     if options.lint:
         return _lint(options)
-    if not options.runs and not (options.topology and options.emit):
-        raise InputError("nothing to compare; expected --runs FILE, or a topology with --emit, or --lint FILE")
+    if not options.runs and not (options.topology and (options.emit or options.expected)):
+        raise InputError("nothing to compare; expected --runs FILE, or a topology with --emit or --expected, or "
+                         "--lint FILE")
+    if options.runs and options.expected:
+        raise InputError("--runs and --expected: expected one of them")
     if options.channels is not None and not 0 <= options.channels <= 64:
         raise InputError(f"--channels {options.channels}: expected 1 to 64, or 0 for NCCL's own number")
     model = _model(options)
-    runs = _runs(options.runs)
+    runs = _expected(options, model) if options.expected and model else _runs(options.runs)
     text = _rows(options, model, runs) if options.emit else _regret(options, model, runs)
     write(text, options.output)
     return 0
@@ -107,6 +115,17 @@ def _runs(files: list[str]) -> tuple[Run, ...]:
     return tuple(found)
 
 
+def _expected(options: argparse.Namespace, model: Model) -> tuple[Run, ...]:
+    from sublight.cli.comm.sizes import sizes
+    from sublight.cli.comm.topology import is_file
+    from sublight.cluster import parse
+    from sublight.comm.tuner.expected import expected_runs
+
+    if is_file(options.topology):
+        raise InputError("--expected needs a CLUSTER such as 8xH100: a topology file does not say what was measured")
+    return expected_runs(model, parse(options.topology), sizes(options.sizes))
+
+
 def _log(forced: str, path: str) -> tuple[Run, ...]:
     """The runs of nccl-tests' output under what was forced: ALGO/PROTO, ALGO, or default."""
     from dataclasses import replace
@@ -121,10 +140,12 @@ def _log(forced: str, path: str) -> tuple[Run, ...]:
 
 
 def _regret(options: argparse.Namespace, model: Model | None, runs: tuple[Run, ...]) -> str:
+    from sublight.comm.tuner.expected import BASIS
     from sublight.comm.tuner.regret import regrets
     from sublight.show.tuner import regret
 
-    return regret(regrets(runs, model, dtype=options.dtype, op=options.op), options.format)
+    remark = BASIS if options.expected else ""
+    return regret(regrets(runs, model, dtype=options.dtype, op=options.op), options.format, remark)
 
 
 def _rows(options: argparse.Namespace, model: Model | None, runs: tuple[Run, ...]) -> str:
@@ -154,7 +175,8 @@ def _rows(options: argparse.Namespace, model: Model | None, runs: tuple[Run, ...
 def _comments(options: argparse.Namespace, model: Model | None, measured: bool) -> list[str]:
     out = ["made by sublight comm tuner"]
     if measured:
-        out.append(f"the best run where it gains more than {options.least:g} %, else NCCL's own choice")
+        what = "expected time" if options.expected else "run"
+        out.append(f"the best {what} where it gains more than {options.least:g} %, else NCCL's own choice")
     if model is not None:
         out.append(f"collectives without runs: as NCCL {model.constants.version} takes them by itself")
     return out
