@@ -122,7 +122,8 @@ def test_help_loads_no_numpy() -> None:
 def test_an_exchange_loads_no_numpy() -> None:
     """`explain` asks for many of them: importing and asking stays cheap."""
     code = ("import sys\nfrom sublight.cluster import parse\n"
-            "from sublight.comm.expect import Exchange, expected_exchange\ne = Exchange('dispatch', 4096, 8, 7168, 256, 64, 8, group_limit=4)\n"
+            "from sublight.comm.expect import Exchange, expected_exchange\n"
+            "e = Exchange('dispatch', 4096, 8, 7168, 256, 64, 8, group_limit=4)\n"
             "expected_exchange(e, parse('8x8xH800'))\nprint(sorted({'numpy', 'rich', 'scipy'} & sys.modules.keys()))")
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"

@@ -156,6 +156,15 @@ def test_the_h800s_narrow_nvlink_limits_two_nodes() -> None:
     assert expected_exchange(two, parse("2x8xH100")).limiter != "NVLink"
 
 
+def test_low_latency_crosses_rails_and_normal_does_not() -> None:
+    """Eight nodes under one leaf of each rail, spines oversubscribed: a row to another local rank leaves its rail."""
+    rail, tree = parse("8x8xH100:oversubscription=4"), parse("8x8xH100:oversubscription=4,layout=fat-tree")
+    assert expected_exchange(LOW, rail).terms["spine"] == pytest.approx(
+        expected_exchange(LOW, rail).terms["rail"] * 4 * 7 / 8)
+    assert "spine" not in expected_exchange(LOW, tree).terms
+    assert "spine" not in expected_exchange(V3, rail).terms
+
+
 # ---- other libraries
 
 

@@ -48,6 +48,7 @@ def bench() -> ModuleType:
     return module
 
 
+@pytest.mark.heavy
 def test_four_gpus_a_node_are_predicted_from_one_and_two(bench: ModuleType) -> None:
     rows = [row for gpus in (1, 2, 4) for row in bench.log_rows(shared(f"comm/xxrjun_nccl_N10_G{gpus}.log"), gpus)]
     seen = [row for row in rows if row.gpus != 4]
@@ -63,6 +64,7 @@ def test_four_gpus_a_node_are_predicted_from_one_and_two(bench: ModuleType) -> N
     assert 0.70 <= sum(inside) / len(inside) <= 0.90
 
 
+@pytest.mark.heavy
 def test_shipped_constants_are_what_the_logs_give(bench: ModuleType) -> None:
     rows = [row for gpus in (1, 2, 4) for row in bench.log_rows(shared(f"comm/xxrjun_nccl_N10_G{gpus}.log"), gpus)]
     fitted, rails = bench.fit_rails(rows), shipped()

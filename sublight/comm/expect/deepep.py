@@ -144,10 +144,17 @@ def _link(cluster: Cluster) -> float:
 
 
 def _network(nbytes: float, exchange: Exchange, cluster: Cluster, share: float) -> tuple[float, float]:
-    """(rail, spine): seconds for what one rank sends to other nodes, if its node's ports are shared evenly."""
+    """(rail, spine): seconds for what one rank sends to other nodes, if its node's ports are shared evenly.
+
+    Normal kernels stay on their rail: the same local rank takes a node's copy and spreads it. The others write straight
+    to the expert's rank, which is on another rail but for one in as many as there are.
+    """
     box = box_of(cluster)
     rail = nbytes * box.gpus / box.nics / (cluster.node.nic_bytes_per_second * share)
-    return rail, rail * leaving(cluster, exchange.nodes) * cluster.oversubscription
+    crossing = leaving(cluster, exchange.nodes)
+    if exchange.mode != "normal" and cluster.layout == "rail":
+        crossing = 1 - (1 - crossing) / box.nics
+    return rail, rail * crossing * cluster.oversubscription
 
 
 def expected(exchange: Exchange, cluster: Cluster, *, library: Library | None = None) -> Expected:
