@@ -10,10 +10,10 @@ demo: $(READY)          ## explain the bundled traces
 	@$(BIN)/sublight demo
 
 test: $(READY)          ## the tests that take seconds
-	$(BIN)/python -m pytest -m "not heavy"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not heavy"
 
 check: lint types       ## what CI runs: lint, types, every test, the examples of the docs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .

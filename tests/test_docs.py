@@ -15,9 +15,13 @@ from typing import Any
 import pytest
 from conftest import shared
 
+from sublight.comm.doctor import findings as doctor_findings
+from sublight.comm.doctor.findings import DIAGNOSES
+from sublight.comm.topology import lint
+from sublight.comm.topology.lint import CHECKS
 from sublight.explain import explain, findings, rank_findings
-from sublight.explain.findings import FINDINGS, FindingModule
-from sublight.explain.rank_findings import RANK_FINDINGS, RankFindingModule
+from sublight.explain.findings import FINDINGS
+from sublight.explain.rank_findings import RANK_FINDINGS
 from sublight.observe.read import read
 from sublight.show.markdown import markdown
 
@@ -121,9 +125,10 @@ def test_the_example_traces_are_what_their_script_writes(tmp_path: Path) -> None
 
 
 def test_every_finding_has_a_page_and_every_page_a_finding() -> None:
-    everything: tuple[FindingModule | RankFindingModule, ...] = (*FINDINGS, *RANK_FINDINGS)
-    modules = {m.name for package in (findings, rank_findings) for m in pkgutil.iter_modules(package.__path__)}
-    assert {str(module.__name__).rsplit(".", 1)[1] for module in everything} == modules  # type: ignore[union-attr]
+    everything: tuple[Any, ...] = (*FINDINGS, *RANK_FINDINGS, *CHECKS, *DIAGNOSES)
+    packages = (findings, rank_findings, lint, doctor_findings)
+    modules = {m.name for package in packages for m in pkgutil.iter_modules(package.__path__)}
+    assert {str(module.__name__).rsplit(".", 1)[1] for module in everything} == modules
     assert {module.CODE for module in everything} == {page.stem for page in FINDING_PAGES}
     table = (DOCS / "findings/README.md").read_text("utf-8")
     for module in everything:
