@@ -1,7 +1,7 @@
 """Logs of a cluster that exists only here, with faults planted: text as nccl-tests prints it, or a CSV of averages.
 
-Independent of what it tests: nothing of sublight is imported. A message of S bytes takes latency + S x factor / rate, the rate
-of a pair is that of its slowest part, and every printed time carries noise of its own and noise of its run.
+Independent of what it tests: nothing of sublight is imported. A message of S bytes takes latency + S x factor / rate,
+the rate of a pair is that of its slowest part, and every printed time carries noise of its own and noise of its run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-FACTOR = {"alltoall": lambda n: (n - 1) / n, "sendrecv": lambda n: 1.0}
 RATE = {"alltoall": 40e9, "sendrecv": 36e9}          # bus bytes per second of a healthy pair
 
 
@@ -61,7 +60,7 @@ class Site:
         """(bytes, seconds, bus bytes per second), twice for each size."""
         chance = random.Random(f"{self.seed} {a} {b} {rail} {test}")
         ranks = 2 * (1 if self.rails else self.gpus)
-        factor, run = FACTOR[test](ranks), 1 + chance.gauss(0, self.noise_run)
+        factor, run = (ranks - 1) / ranks if test == "alltoall" else 1.0, 1 + chance.gauss(0, self.noise_run)
         late = max(self.late_nodes.get(a, 0), self.late_nodes.get(b, 0))
         out = []
         for nbytes in self.sizes:

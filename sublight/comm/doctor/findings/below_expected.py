@@ -40,7 +40,8 @@ def _finding(test: Against) -> Located:
         f"Look at what limits it by our account ({said.limiter}): sublight comm nccl shows what NCCL would choose "
         f"there, and sublight "
         "comm topology checks the node's wiring", "medium", None,
-        ("other hardware than taken here? Say it with --on, such as --on hgx-h100:nics=4x200", f"expected from {said.basis}", *said.notes[:3],
+        ("other hardware than taken here? Say it with --on, such as --on hgx-h100:nics=4x200",
+         f"expected from {said.basis}", *said.notes[:3],
          f"{count(test.runs, 'runs')}" + (f", the median counts; "
                                           f"on {listed(test.hosts, 8)}" if test.runs > 1 else ""))),
         nodes=test.hosts if test.runs == 1 and test.nodes == 1 else ())

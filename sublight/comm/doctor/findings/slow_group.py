@@ -76,11 +76,11 @@ def _medians(table: Table) -> str | None:
     if len(wide) == 0:
         return None
     at = int(wide[0]) + 1
-    low, high = middle[order][-1], middle[order][at - 1]
-    return (f"medians over each node's pairs ({name(table.collective)}): about {rate(float(high))} for "
-            f"{listed([table.hosts[k] for k in sorted(order[:at])])}; {rate(float(low))} "
-            f"to {rate(float(middle[order][at]))} "
-            "for the others: which side of the gap a node falls on depends on which of its pairs were measured")
+    low, next_one, high = (rate(float(middle[order][k])) for k in (-1, at, at - 1))
+    rest = f"about {low}" if low == next_one else f"{low} to {next_one}"
+    return (f"medians over each node's pairs ({name(table.collective)}): about {high} for "
+            f"{listed([table.hosts[k] for k in sorted(order[:at])], 20)}; {rest} for the others: which side of the gap a "
+            "node falls on depends on which of its pairs were measured")
 
 
 def _alike(agreed: Agreed, hosts: list[str]) -> Located:
