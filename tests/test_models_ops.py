@@ -173,6 +173,18 @@ def test_tokens_go_to_experts_once_for_each_choice() -> None:
     assert (experts.tokens, experts.experts_used, experts.inner) == (128 * 32 * 8 // 32, 8, 2048)
 
 
+def test_the_busiest_rank_has_more_rows() -> None:
+    """128 tokens of each of 32 ranks, 8 choices: 1,024 rows a rank alike, 1,536 on the busiest of imbalance 1.5."""
+    rows = []
+    for imbalance in (1.0, 1.5):
+        step = ops(named("deepseek-ai/DeepSeek-V3"), phase="decode", batch=128, context=100, dp=32, ep=32,
+                   imbalance=imbalance)
+        rows += [op.tokens for _, op, _ in step if isinstance(op, Experts)]
+    assert rows == [1024, 1536]
+    with pytest.raises(InputError, match="imbalance expected"):
+        Split(ep=1, imbalance=2.0)
+
+
 def test_a_mixed_step_multiplies_linear_layers_once() -> None:
     """512 tokens of a prefill and 64 decodes: GEMMs of 576 rows, attention twice, 65 rows of logits."""
     model = named("meta-llama/Llama-3.1-8B")

@@ -75,7 +75,6 @@ class Mixture(Block):
     """top_k of `experts` for each token, an expert that all tokens meet, and a dense layer beside them where there is
     one. With `latent`, tokens are projected down before the experts and up after them (Nemotron 3, Kimi K3).
 
-    imbalance: rows of the busiest rank over the mean, where experts are spread over ranks.
     Source: DeepSeekMoE, arXiv 2401.06066; Hugging Face transformers, models/qwen3_moe, deepseek_v3, nemotron_h.
     """
 
@@ -94,7 +93,6 @@ class Mixture(Block):
     beside: Dense | None = None          # a dense layer whose output is added (Gemma 4)
     scales: int = 0                      # further parameters of the router
     hashed: bool = False                 # experts come from a table by token id, scores from the router all the same
-    imbalance: float = 1.0
 
     def weights(self) -> Iterator[Weight]:
         each = self._each()
@@ -186,7 +184,7 @@ class Mixture(Block):
     def on_rank(self, everyone: int, split: Split) -> Experts:
         """The experts of one rank: its own of all (ep), its columns of them (the rest)."""
         local, inner = self.experts // split.ep, divided("columns of an expert", self.inner, split.expert_tp)
-        pairs = everyone * self.top_k / split.ep * (self.imbalance if split.ep > 1 else 1.0)
+        pairs = everyone * self.top_k / split.ep * (split.imbalance if split.ep > 1 else 1.0)
         tokens, top_k = (everyone, self.top_k) if split.ep == 1 else (ceil(pairs), 1)
         return Experts(
             tokens, top_k, max(used(local, pairs), min(local, top_k)), self._into(), inner, self.form.activations,

@@ -19,12 +19,14 @@ from sublight.ops import Communication, Elementwise, Gather, Gemm
 from sublight.ops.op import Op, Operand
 
 Counted = tuple[str, Op, int]            # label, operator, how many times the rank does it
+Done = dict[int, tuple[Labelled, ...]]   # ops by block
 MOST_TOKENS = 2**40
 
 
 def ops(
     model: Model, *, phase: str, tokens: int | None = None, context: int = 0, batch: int = 1, tp: int = 1, ep: int = 1,
     pp: int = 1, dp: int = 1, pp_stage: int = 0, stages: tuple[int, ...] | None = None, drafts: int = 0,
+    imbalance: float = 1.0,
 ) -> tuple[Counted, ...]:
     """The operators of one rank in one step, equal ones counted.
 
@@ -32,6 +34,7 @@ def ops(
               logits a sequence. "decode": one new token (or `tokens`: drafts to verify) after `context` cached ones
     batch     sequences of this rank's attention replica (dp: each replica has as many)
     drafts    passes of the layers that predict further tokens, on the last stage
+    imbalance rows of this rank's experts over the mean, with ep
 
     Raises InputError where the ranks do not divide the model.
     """
@@ -44,7 +47,8 @@ def ops(
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_TOKENS:
             raise InputError(f"{name} expected an integer of {least} or more, got {value!r}")
     step = (Batch(batch, new, context, decode=phase == "decode"),)
-    return step_ops(model, step, Split(tp=tp, ep=ep, pp=pp, dp=dp, stage=pp_stage, stages=stages), drafts=drafts)
+    split = Split(tp=tp, ep=ep, pp=pp, dp=dp, stage=pp_stage, stages=stages, imbalance=imbalance)
+    return step_ops(model, step, split, drafts=drafts)
 
 
 def step_ops(
@@ -56,8 +60,9 @@ def step_ops(
     counted: dict[Labelled, int] = {}
     for labelled in _into(model, step, split):
         counted[labelled] = counted.get(labelled, 0) + 1
+    done: Done = {}
     for layer, count in model.stage_kinds(split):
-        for labelled in layer_ops(layer, model.width, step, split):
+        for labelled in _layer_ops(layer, model.width, step, split, done):
             counted[labelled] = counted.get(labelled, 0) + count
     for labelled in _out_of(model, step, split, drafts):
         counted[labelled] = counted.get(labelled, 0) + 1
@@ -66,12 +71,20 @@ def step_ops(
 
 def layer_ops(layer: Layer, width: int, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
     """One layer, in order."""
+    return _layer_ops(layer, width, step, split, {})
+
+
+def _layer_ops(
+    layer: Layer, width: int, step: tuple[Batch, ...], split: Split, done: Done,
+) -> Iterator[Labelled]:
     extra = layer.norms - len(layer.blocks())
     for block in layer.blocks():
-        block.check(split)
         name = "mlp" if block is layer.mlp else "attention"
         yield from _before(layer, width, name, step)
-        yield from block.ops(step, split)
+        if id(block) not in done:        # layers that differ elsewhere share blocks: each says its ops once
+            block.check(split)
+            done[id(block)] = tuple(block.ops(step, split))
+        yield from done[id(block)]
         if layer.streams:
             n = layer.streams.streams
             yield f"{name}.streams_out", Elementwise((Operand(rows(step) * (n + 1) * width, "bf16"),),

@@ -89,6 +89,8 @@ class Split:
     dp   attention replicas, each with its own sequences; experts are shared by all tp·dp ranks
     ep   groups of experts among those ranks; the tp·dp/ep ranks of a group share each of its experts by columns
     pp   stages of layers; `stage` is the one in question, `stages` how many layers each has (even where not given)
+
+    imbalance: rows of the busiest group of experts over the mean; the rank in question is that one.
     """
 
     tp: int = 1
@@ -97,6 +99,7 @@ class Split:
     dp: int = 1
     stage: int = 0
     stages: tuple[int, ...] | None = None
+    imbalance: float = 1.0
 
     def __post_init__(self) -> None:
         sizes = {"tp": self.tp, "ep": self.ep, "pp": self.pp, "dp": self.dp}
@@ -105,6 +108,8 @@ class Split:
                 raise InputError(f"{name} expected a number of ranks from 1 to 65536, got {size!r}")
         if self.ranks % self.ep:
             raise InputError(f"ep = {self.ep} does not divide the {self.ranks} ranks of tp x dp that share the experts")
+        if not 1 <= self.imbalance <= self.ep:
+            raise InputError(f"imbalance expected from 1 (rows fall alike) to ep = {self.ep}, got {self.imbalance!r}")
         if not 0 <= self.stage < self.pp:
             raise InputError(f"stage {self.stage} of {self.pp}: stages count from 0")
         if self.stages is not None and len(self.stages) != self.pp:

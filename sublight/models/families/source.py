@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sublight.models.block import Block
 from sublight.models.config import Fields, head_width
 from sublight.models.feedforward import Dense
 from sublight.models.formats import NumberFormat
@@ -104,7 +105,15 @@ class Source:
 
 
 def _shared(layers: list[Layer]) -> tuple[Layer, ...]:
-    """Equal layers as one object, so that counting them compares identities."""
+    """Equal layers as one object, and equal blocks, so that each says its work once."""
     seen: dict[Layer, Layer] = {}
-    return tuple(seen.setdefault(layer, layer) for layer in layers)
+    blocks: dict[Block, Block] = {}
+
+    def one(block: Block | None) -> Block | None:
+        return None if block is None else blocks.setdefault(block, block)
+
+    for layer in layers:
+        if layer not in seen:
+            seen[layer] = replace(layer, attention=one(layer.attention), mlp=one(layer.mlp))
+    return tuple(seen[layer] for layer in layers)
 
