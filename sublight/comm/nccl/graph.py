@@ -11,6 +11,7 @@ from sublight.comm.nccl.search import BALANCED_TREE, DIRECT, HEADS, PATTERNS, RI
 from sublight.comm.nccl.system import CPU, DEVICE, GPU, LOC, NET, NVL, NVS, PATH_CLASSES, PIX, Node, System, system_of
 from sublight.comm.nccl.version import constants, setting
 from sublight.comm.nccl.why import notes, why_domains
+from sublight.comm.topology.filled import filled
 from sublight.comm.topology.xml import Tag
 from sublight.errors import InputError
 
@@ -71,6 +72,7 @@ def graphs(tree: Tag, *, gpus: int | None = None, nodes: int = 1,
     asked = environment or {}
     if nodes < 1:
         raise InputError(f"expected at least one node, got {nodes}")
+    tree, assumed = filled(tree)
     system = system_of(_taking_part(tree, gpus, asked), asked)
     routes = Routes(system, rules_of(asked))
     routes.compute()
@@ -78,7 +80,9 @@ def graphs(tree: Tag, *, gpus: int | None = None, nodes: int = 1,
     measure(routes)
     found, climbs = _all_graphs(routes, asked)
     facts = _facts(routes, found, nodes * len(domains))
-    return replace(facts, notes=notes(routes, climbs, domains, reason))
+    if "NCCL_GRAPH_FILE" in asked:
+        assumed += ("NCCL_GRAPH_FILE is not read: these are the graphs that NCCL searches without it.",)
+    return replace(facts, notes=(*assumed, *notes(routes, climbs, domains, reason)))
 
 
 # ---- who takes part ----

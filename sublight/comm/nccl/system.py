@@ -23,6 +23,7 @@ PATH_CLASSES = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "
 BUS, ACROSS = PIX, AWAY                  # links of PCI Express, and of a NIC to its port, have these classes
 
 LOW_56 = (1 << 56) - 1
+MOST_NODES = 640                         # of one kind, NCCL_TOPO_MAX_NODES
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +93,8 @@ class System:
 
     def add(self, kind: int, number: int) -> Node:
         row = self.nodes[kind]
+        if len(row) == MOST_NODES:
+            raise InputError(f"the topology has more than {MOST_NODES} nodes of kind {KINDS[kind]}, which NCCL refuses")
         same = self.find(kind, number)
         node = Node(kind, number, len(row), len(row) if same is None else same.index)
         row.append(node)
@@ -165,7 +168,7 @@ def number(tag: Tag, name: str, default: int | None = None) -> int:
         if default is None:
             raise InputError(f"<{tag.name}> has no attribute {name}: {_where(tag)}; NCCL needs it")
         return default
-    return whole(text)
+    return (whole(text) + (1 << 31)) % (1 << 32) - (1 << 31)     # as C's int
 
 
 def _text(tag: Tag, name: str) -> str:
@@ -325,10 +328,10 @@ def _add_ports(system: System, card: Tag, nic: Node, host: int, address: str) ->
 
 
 def _decimal(text: str) -> float:
-    try:
-        return single(float(text))
-    except ValueError:
-        return 0.0
+    import re
+
+    found = re.match(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)", text)
+    return single(float(found.group())) if found and len(found.group()) < 30 else 0.0
 
 
 # ---- NVLink, C2C, links of switches ----
