@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
@@ -19,6 +20,7 @@ from conftest import shared
 from nccl import graph, searched, tuned
 
 from sublight.comm.nccl import choice, constants
+from sublight.comm.nccl import graph as graphs_module
 from sublight.comm.nccl.choice import Model, model
 from sublight.comm.nccl.communicator import settle
 from sublight.comm.nccl.environment import assignments, read
@@ -210,6 +212,13 @@ def test_blackwell_takes_nvls_channels_by_its_network(nodes: int, gpus: int, rat
 
 
 # ---- variables
+
+
+def test_every_variable_that_the_search_reads_is_in_the_list_and_no_other() -> None:
+    folder = Path(graphs_module.__file__).parent
+    read_there = {name for file in ("graph", "paths", "system", "search", "climb", "room")
+                  for name in re.findall(r'"(NCCL_[A-Z0-9_]+)"', (folder / f"{file}.py").read_text("utf-8"))}
+    assert read_there - {"NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE"} == set(constants.load().graph_variables)
 
 
 @pytest.mark.parametrize(("given", "words"), [

@@ -89,6 +89,7 @@ def _document(model: Model, asked: Asked, against: Against | None, logged: Logge
         "compute_capability": comm.sm_min / 10,
         "channels": comm.channels, "nvls_channels": comm.nvls_channels,
         "environment": dict(model.environment.given),
+        "not_modelled": [name for name in model.environment.given if name in model.constants.other_variables],
         "graphs": [_graph(name, graph) for name, graph in searched.graphs.items()],
         "notes": list(searched.notes),
         "table": [_line(line) for line in model.lines.values() if line.function in functions and not line.off],
@@ -189,7 +190,8 @@ def _logged(logged: Logged) -> dict[str, Any]:
 def _text(document: dict[str, Any]) -> Iterable[str]:
     yield from textwrap.wrap(_headline(document), WIDTH)
     for name, value in document["environment"].items():
-        yield f"{name}={value}"
+        left_out = " (NCCL reads it, this model does not)" if name in document["not_modelled"] else ""
+        yield f"{name}={value}{left_out}"
     yield from ("", *_graphs_text(document["graphs"]))
     for note in document["notes"]:
         yield from textwrap.wrap(note, WIDTH, initial_indent="- ", subsequent_indent="  ")

@@ -184,9 +184,10 @@ def _logged(here: Model, path: str, environment: Mapping[str, str], asked: Asked
         remarks.append(f"the log is of NCCL {log.version}, the prediction of {here.constants.version}: constants "
                        "differ between versions")
     for name, value in log.variables.items():
-        if name in here.constants.tuning_variables and environment.get(name) != value:
-            ours = environment.get(name, "no such setting")
-            remarks.append(f"the log's run had {name}={value}; the prediction has {ours}")
+        matters = name in here.constants.tuning_variables or name in here.constants.graph_variables
+        if matters and (value is None or environment.get(name) != value):
+            theirs = name if value is None else f"{name}={value}"
+            remarks.append(f"the log's run had {theirs}; the prediction has {environment.get(name, 'no such setting')}")
     comm = found[0]
     graphs = [(g.pattern, g.channels, g.bw_intra, g.bw_inter, g.type_intra, g.type_inter) for g in comm.graphs]
     choices = [(c.function or "AllReduce", c.nbytes, c.algorithm, c.protocol) for c in comm.choices]

@@ -37,7 +37,8 @@ class Constants:
     tree_entries: int
     limits: Mapping[str, Any]
     tuning_variables: tuple[str, ...]
-    other_variables: tuple[str, ...]
+    graph_variables: tuple[str, ...]
+    other_variables: tuple[str, ...]     # that NCCL reads, and this model does not
 
     def generation(self, sm: int) -> int:
         """Row of the tables by generation for a compute capability such as 90."""
@@ -60,7 +61,8 @@ def load(version: str = VERSION) -> Constants:
         factors=table["bandwidth"]["factor"],
         correction={name: tuple(row) for name, row in table["correction"].items() if name != "tree_entries"},
         tree_entries=table["correction"]["tree_entries"], limits=table["limits"],
-        tuning_variables=tuple(table["environment"]["tuning"]), other_variables=tuple(table["environment"]["others"]),
+        tuning_variables=tuple(table["environment"]["tuning"]), graph_variables=tuple(table["environment"]["graphs"]),
+        other_variables=tuple(table["environment"]["others"]),
     )
 
 

@@ -75,7 +75,7 @@ def read(given: Mapping[str, str] | None = None, *, constants: Constants | None 
 
 
 def _check_names(given: Mapping[str, str], constants: Constants) -> None:
-    known = {*constants.tuning_variables, *constants.other_variables}
+    known = {*constants.tuning_variables, *constants.graph_variables, *constants.other_variables}
     for name in given:
         if name in known:
             continue
