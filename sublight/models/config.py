@@ -31,11 +31,10 @@ mrope_section use_mrope text_config vision_config audio_config quantization_conf
 max_length min_length num_beams num_beam_groups num_return_sequences repetition_penalty return_dict
 return_dict_in_generate temperature top_k top_p typical_p diversity_penalty early_stopping do_sample
 no_repeat_ngram_size encoder_no_repeat_ngram_size output_attentions output_hidden_states output_scores problem_type
-is_decoder is_encoder_decoder add_cross_attention chunk_size_feed_forward torchscript use_bfloat16
-remove_invalid_values cross_attention_hidden_size bad_words_ids begin_suppress_tokens finetuning_task
-forced_bos_token_id forced_eos_token_id exponential_decay_length_penalty prefix pruned_heads sep_token_id
-suppress_tokens task_specific_params tf_legacy_loss tie_encoder_decoder tokenizer_class decoder_start_token_id
-ignore_index media_placeholder_token_id video_placeholder image_placeholder use_unified_vision_chunk image_token_index
+is_decoder chunk_size_feed_forward torchscript use_bfloat16 remove_invalid_values bad_words_ids begin_suppress_tokens
+finetuning_task forced_bos_token_id forced_eos_token_id exponential_decay_length_penalty prefix sep_token_id
+suppress_tokens task_specific_params tf_legacy_loss tokenizer_class decoder_start_token_id ignore_index
+media_placeholder_token_id video_placeholder image_placeholder use_unified_vision_chunk image_token_index
 video_token_index image_seq_length image_grid_pinpoints img_token_compression_config multimodal_projector_bias
 projector_hidden_act projector_hidden_size process_image_mode vision_feature_layer vision_feature_select_strategy
 num_reward_heads boi_token_index eoi_token_index eoa_token_index boa_token_index mm_tokens_per_image
@@ -43,9 +42,7 @@ vision_soft_tokens_per_image use_bidirectional_attention language_model_only res
 num_logits_to_keep time_step_floor time_step_limit time_step_max time_step_min time_step_rank use_mamba_kernels
 mamba_hidden_act chunk_size moe_shared_expert_overlap attention_probs_dropout_prob unsloth_version unsloth_fixed
 max_window_layers cache_implementation max_seq_len seq_length gate_lower_bound rotary_dim partial_rotary_factor
-partial_rotary_factors index_share_for_mtp_iteration initializer_std norm_head expansion_factor is_causal
-logits_to_keep fast_mtp hybrid_layer_norm cohere_version use_parallel_embedding rope_factor
-original_max_position_embeddings
+partial_rotary_factors index_share_for_mtp_iteration initializer_std original_max_position_embeddings
 """
 NO_WORK = frozenset(_NO_WORK.split())
 
@@ -74,15 +71,22 @@ class Fields:
         return InputError(f"{self.where}: '{key}' expected {expected}, got {_shown(self.values.get(key))}")
 
     def optional(self, *keys: str, least: int = 1, most: int = MOST) -> int | None:
-        """An integer under the first of these keys that is there. Raises InputError for another type or range."""
+        """The integer under any of these keys, which are names of one thing.
+
+        Raises InputError for another type or range, and for two keys that say different things.
+        """
+        found: dict[int, str] = {}
         for key in keys:
             value = self.raw(key)
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise self.wrong(key, f"an integer from {least} to {most}")
-            return value
-        return None
+            found.setdefault(value, key)
+        if len(found) > 1:
+            said = " and ".join(f"'{key}' = {value}" for value, key in found.items())
+            raise InputError(f"{self.where}: {said} are names of one thing and differ")
+        return next(iter(found), None)
 
     def integer(self, *keys: str, least: int = 1, most: int = MOST) -> int:
         value = self.optional(*keys, least=least, most=most)
@@ -134,10 +138,10 @@ class Fields:
     def layers(self, *keys: str) -> int:
         return self.integer(*(keys or ("num_hidden_layers",)), most=MOST_LAYERS)
 
-    def nothing_left(self) -> None:
+    def nothing_left(self, no_work: frozenset[str] = NO_WORK) -> None:
         """Refuses keys that nobody read, unless they are empty or change no work."""
         left = sorted(key for key, value in self.values.items()
-                      if key not in self._read and key not in NO_WORK and not _idle(key, value))
+                      if key not in self._read and key not in no_work and not _idle(key, value))
         if left:
             shown = ", ".join(f"'{key}' = {_shown(self.values[key])}" for key in left[:5])
             raise InputError(f"{self.where}: {shown} may change the work and nothing here reads it; remove it if it "

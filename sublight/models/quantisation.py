@@ -119,6 +119,16 @@ class Quantisation:
         return self.default if self.default is not BF16 else self.stored
 
 
+# Keys that change no format: how scales were found and how they are stored, who made them.
+_NO_FORMAT = """
+activation_scheme fmt scale_fmt producer desc_act sym damp_percent version zero_point backend checkpoint_format
+true_sequential static_groups quantization_status format quant_method meta provider autoround_version dtype
+packing_format model_name_or_path model_file_base_name quant_type group_size moe_quant_algo kv_cache_scheme
+activation_scale_ub kv_cache_quant_algo exllama_config cache_block_outputs use_exllama max_input_length data_type
+iters nsamples seqlen low_gpu_mem_usage weight_scale_type has_zero_point
+"""
+NO_FORMAT = frozenset(_NO_FORMAT.split())
+
 # Names of modelopt (hf_quant_config "quant_algo"), read as https://github.com/NVIDIA/TensorRT-LLM, QuantAlgo, has them.
 ALGORITHMS = {
     "FP8": FP8, "FP8_PER_CHANNEL_PER_TOKEN": FP8, "FP8_BLOCK_SCALES": FP8_BLOCK, "FP8_PB_WO": FP8_BLOCK,
@@ -134,7 +144,9 @@ def quantisation(config: Fields, text: Fields, sidecar: object = None) -> Quanti
     plain = Quantisation(default=BF16, stored=stored, kv=stored.weights, where=config.where)
     holder = config if config.has("quantization_config") else text
     if holder.has("quantization_config"):
-        found = _from_config(holder.part("quantization_config"), plain)
+        said = holder.part("quantization_config")
+        found = _from_config(said, plain)
+        said.nothing_left(NO_FORMAT)
         return found if sidecar is None else _with_kv(found, sidecar)
     return plain if sidecar is None else _from_sidecar(sidecar, plain)
 
@@ -166,6 +178,9 @@ def _from_config(fields: Fields, plain: Quantisation) -> Quantisation:
     plain = replace(plain, kv=_kv(fields, plain.kv))
     kept = _texts(fields, "modules_to_not_convert")
     if method in ("fp8", "fbgemm_fp8", "mxfp8", "mxfp4"):
+        if fields.has("quantized_layers"):           # modelopt on top: what it left alone stays as it was
+            fields.must("quant_algo", "MIXED_PRECISION")
+            fields.raw("config_groups"), fields.raw("ignore")
         default = {"mxfp8": MXFP8, "mxfp4": MXFP4}.get(method) or _fp8(fields)
         return replace(plain, name=method, default=default, kept=Patterns.of(kept, fields.where),
                        rules=tuple(_named(fields)))
@@ -232,6 +247,7 @@ def _algorithm(name: str, fields: Fields) -> NumberFormat:
 def _modelopt(fields: Fields, plain: Quantisation) -> Quantisation:
     """Of a sidecar or of a config that names its algorithm."""
     algorithm = fields.text("quant_algo", "")
+    fields.raw("config_groups")          # the same, in the words of compressed-tensors
     kept = _texts(fields, "exclude_modules") + _texts(fields, "ignore") + _texts(fields, "modules_to_not_convert")
     plain = replace(plain, kv=_kv(fields, plain.kv), kept=Patterns.of(kept, fields.where),
                     name=algorithm.lower() or "none")

@@ -35,6 +35,7 @@ def gemma4(source: Source) -> Model:
     for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
         text.must(key, 0)                # embeddings for each layer, and layers without keys of their own (E2B, E4B)
     text.must("use_double_wide_mlp", False)
+    text.must("use_bidirectional_attention", "vision", False)        # among tokens of a picture; text stays causal
     text.raw("vocab_size_per_layer_input")
     named = kinds(text, "layer_types", KINDS, source.depth)
     if named is None:

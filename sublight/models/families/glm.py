@@ -14,8 +14,7 @@ def glm4_moe(source: Source) -> Model:
     text.must("hidden_act", "silu")
     drafts = text.count("num_nextn_predict_layers")
     bias, norms = text.flag("attention_bias"), "head" if text.flag("use_qk_norm") else "none"
-    part = text.raw("partial_rotary_factor")
-    part = part if isinstance(part, float) and 0 < part <= 1 else 0.5
-    built = [Layer(source.grouped(i, bias=bias, out_bias=False, norms=norms, rotated=int(source.head_width * part)),
+    rotated = source.rotated(source.head_width, otherwise=0.5)
+    built = [Layer(source.grouped(i, bias=bias, out_bias=False, norms=norms, rotated=rotated),
                    feedforward(source, i)) for i in range(source.depth + drafts)]
     return source.model(built[:source.depth], drafts=built[source.depth:], aside=towers(source.config))

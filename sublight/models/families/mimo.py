@@ -25,9 +25,7 @@ def attention(source: Source, i: int, window: bool) -> Block:
     """pattern 1: a window, with heads of its own."""
     text = source.text
     own = "swa_" if window else ""
-    part = text.raw("partial_rotary_factor")
     d = text.integer(f"{own}head_dim")
-    part = part if isinstance(part, float | int) and 0 < part <= 1 else 1.0
     for key in ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim"):
         text.raw(key), text.raw(f"swa_{key}")
     sinks = text.flag("add_swa_attention_sink_bias") if window else text.flag("add_full_attention_sink_bias")
@@ -35,7 +33,7 @@ def attention(source: Source, i: int, window: bool) -> Block:
     return source.grouped(
         i, heads=text.integer(f"{own}num_attention_heads"), kv_heads=text.integer(f"{own}num_key_value_heads"), d=d,
         d_v=text.integer(f"{own}v_head_dim"), window=text.integer("sliding_window") if window else None, sinks=sinks,
-        rotated=int(d * part) // 2 * 2, out_bias=False)
+        out_bias=False)
 
 
 def feedforward(source: Source, i: int, sparse: bool) -> Block:

@@ -44,11 +44,7 @@ def mlp(source: Source, i: int) -> Block:
 
 
 def gated(source: Source, i: int) -> Block:
-    text = source.text
-    rope = text.raw("rope_parameters")
-    part = text.raw("partial_rotary_factor") or (rope.get("partial_rotary_factor") if isinstance(rope, dict) else None)
-    part = part if isinstance(part, float | int) and 0 < part <= 1 else 1.0
-    return source.grouped(i, norms="head", gate="element", rotated=int(source.head_width * part))
+    return source.grouped(i, norms="head", gate="element")
 
 
 def delta(source: Source, i: int) -> Block:

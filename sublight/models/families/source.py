@@ -46,6 +46,16 @@ class Source:
     def head_width(self) -> int:
         return head_width(self.text, self.width, self.heads)
 
+    def rotated(self, d: int, otherwise: float = 1.0) -> int | None:
+        """Elements of a head that are rotated: partial_rotary_factor, here or under rope_parameters. None: all."""
+        rope = self.text.raw("rope_parameters")
+        part = self.text.raw("partial_rotary_factor")
+        part = rope.get("partial_rotary_factor") if part is None and isinstance(rope, dict) else part
+        part = otherwise if part is None else part
+        if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part <= 1:
+            raise self.text.wrong("partial_rotary_factor", "a number from 0 to 1")
+        return None if part == 1 else int(d * part) // 2 * 2
+
     def form(self, layer: int, *modules: str) -> NumberFormat:
         """Layers behind the last are drafts."""
         draft = layer - self.depth if layer >= self.depth else None
@@ -59,6 +69,7 @@ class Source:
     ) -> GroupedAttention:
         """Attention of a layer, its modules named as most checkpoints name them."""
         d = d or self.head_width
+        rotated = self.rotated(d) if rotated is None else rotated
         given = self.text.flag("attention_bias")
         names = ("q_proj", "k_proj", "v_proj") if values else ("q_proj", "k_proj")
         return GroupedAttention(
@@ -94,7 +105,7 @@ class Source:
             tied=said.flag("tie_word_embeddings", tied), embedding=self.quantised.stored,
             head=self.quantised.head(head, f"model.{head}", f"language_model.{head}"), kv=self.quantised.kv,
             quantisation=self.quantised.name, drafts=_shared(drafts or []), aside=aside, own_head=own_head,
-            context=self.text.optional("max_position_embeddings", "max_seq_len", most=1 << 40),
+            context=self.text.optional("max_position_embeddings", most=1 << 40),
             draft_inputs=draft_inputs,
         )
         for fields in {id(f): f for f in (self.text, self.config)}.values():
