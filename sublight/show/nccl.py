@@ -161,6 +161,8 @@ def _size(model: Model, collective: str, choice: Choice) -> dict[str, Any]:
         "bus_gb_per_second": bus / time / 1e3, "channels": choice.channels, "threads": choice.warps * 32,
         "mostly": reasons.decided_by(choice), "next": other.name if other else None,
         "next_time_us": other.time_us if other else None, "why": reasons.because(model, choice),
+        "candidates": [{"name": c.name, "time_us": c.time_us, **({"off": c.off} if c.off else {})}
+                       for c in choice.ranked],
     }
 
 
@@ -272,8 +274,17 @@ def _collective_text(collective: dict[str, Any]) -> Iterable[str]:
         rows.append((nbytes(size["bytes"]), f"{size['algorithm']}/{size['protocol']}", f"{size['time_us']:,.0f}" if
                      size["time_us"] >= 1e4 else f"{size['time_us']:,.1f}", f"{size['bus_gb_per_second']:.1f}",
                      str(size["channels"]), size["mostly"], size["next"] or "", slower))
-    if collective["sizes"]:
-        yield from columns(rows, "><>>><<>")
+    yield from columns(rows, "><>>><<>")
+    if len(collective["sizes"]) == 1:
+        yield from _ranking(collective["sizes"][0])
+
+
+def _ranking(size: dict[str, Any]) -> Iterable[str]:
+    """All candidates at one size, where only one is asked for."""
+    best, *others = (c for c in size["candidates"] if c["time_us"] is not None)
+    ranked = [f"{best['name']} {best['time_us']:,.1f} µs",
+              *(f"{c['name']} {(c['time_us'] / best['time_us'] - 1) * 100:+.0f} %" for c in others)]
+    yield from _item(f"ranking: {', '.join(ranked)}. {_sentence(size['why'])}")
 
 
 def _sentence(text: str) -> str:
