@@ -44,7 +44,7 @@ def plant(case: Case) -> tuple[Site, Any]:
         what = tuple(sorted(chance.sample(range(n), 2)))
         site.slow_pairs = {what: lost}
     elif case.kind == "between":
-        what = frozenset(chance.sample(range(n), chance.randint(max(2, n // 4), n // 2)))
+        what = frozenset(chance.sample(range(n), chance.randint(max(3, n // 4), n // 2)))
         site.groups = (what, lost)
     elif case.kind == "group":
         what = frozenset(chance.sample(range(n), max(3, n // 4)))

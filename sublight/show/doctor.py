@@ -133,9 +133,9 @@ def _table(caption: str, *columns: str) -> Table:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1, 0, 0), title=caption, title_justify="left", title_style="bold",
-                  header_style="dim", width=WIDTH)
+                  header_style="dim", width=WIDTH if "test" in columns else None)
     for name in columns:
         left = name in ("test", "where", "node")
-        wide = 1 if name in ("test", "node") else None
+        wide = 1 if name == "test" else None
         table.add_column(name, justify="left" if left else "right", no_wrap=left, ratio=wide)
     return table

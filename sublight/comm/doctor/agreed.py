@@ -78,6 +78,7 @@ def _agreed(setting: Setting, measure: str, tables: list[Table]) -> Agreed:
     if pooled is not None and len(hosts) < FEW_NODES:      # one test of few nodes tells noise from faults badly
         alone = [faults and replace(faults, nodes=(), pairs=(), split=None) for faults in alone]
     split = next((f.split for f in (pooled, *alone) if f is not None and f.split), None)
+    split = split or _apart(logs, [f for f in (pooled, *alone) if f is not None])
     if split is not None:                # groups that one test shows are there in all of them
         alone = [locate(one, least_slow=least, alarm=alarm, second=split.second) for one in logs]
     views = [faults for faults in (pooled if pooled is not None and (pooled.split or not split) else None, *alone)
@@ -94,6 +95,21 @@ def _agreed(setting: Setting, measure: str, tables: list[Table]) -> Agreed:
          for i, j in sorted(pairs) if hosts[i] not in nodes and hosts[j] not in nodes},
         _groups(split, hosts, own),
     )
+
+
+def _apart(logs: Sequence[Floats], views: Sequence[Faults]) -> Split | None:
+    """Slow nodes that are as fast with each other as healthy ones are: a group that others reach badly."""
+    called = tuple(sorted({n.node for faults in views for n in faults.nodes}))
+    if len(called) < 2:
+        return None
+    for log in logs:
+        known = locate(log, second=called)
+        if known is None or known.split is None:
+            return None
+        one, two, between = known.split.inside_first, known.split.inside_second, known.split.between
+        if two < (one + between) / 2 or between > one - LEAST_SLOW / 2:
+            return None
+    return replace(known.split, kind="between") if known is not None and known.split is not None else None
 
 
 def _on(table: Table, hosts: tuple[str, ...]) -> Floats:

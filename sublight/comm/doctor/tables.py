@@ -1,9 +1,8 @@
 """This file knows about tables of nodes by nodes: every pair's level in one test, gathered from many files.
 
-A level is a mean over message sizes, each size relative to the median of all pairs, so that a run that broke off still
-compares. `bandwidth` takes the sizes where the median pair reaches most of its best; `latency` the smallest sizes, as
-bytes
-a second as well, so that less is slower in both.
+A level is a mean over message sizes, each size relative to the median of all pairs; a run that broke off before most of
+them is left out. `bandwidth` takes the sizes where the median pair reaches most of its best; `latency` the smallest
+sizes, as bytes a second as well, so that less is slower in both.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from sublight.result import Result
 Floats = NDArray[np.float64]
 Pair = tuple[str, str]
 LARGE = 0.8                        # of the best median over sizes: from here a size counts as bandwidth
+WHOLE = 0.75                       # of these sizes that a pair must have
 SMALL_TIME = 0.1                   # of the longest median time: up to here a size counts as latency
 SMALL_SIZES = 3
 
@@ -134,7 +134,8 @@ def _bandwidth(by_pair: dict[Pair, list[Series]]) -> dict[Pair, float]:
     out = {}
     for pair, several in by_pair.items():
         ratios = [p.bus / bus[p.nbytes] for s in several for p in s.points if p.nbytes in sizes and p.bus]
-        if ratios:
+        covered = {p.nbytes for s in several for p in s.points if p.bus} & sizes
+        if len(covered) >= WHOLE * len(sizes):
             out[pair] = scale * sum(ratios) / len(ratios)
     return out
 

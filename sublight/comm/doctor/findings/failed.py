@@ -70,7 +70,8 @@ def _action(failed: list[Result], nodes: list[str]) -> str:
     again = ""
     if first is not None and first.placement is not None and first.message is not None:
         at = first.placement
-        again = f": NCCL_DEBUG=WARN {command(at.hosts, at.gpus_per_node, first.message.collective)}"
+        run = command(at.hosts, at.gpus_per_node, first.message.collective)
+        again = f": {run.replace('mpirun', 'mpirun -x NCCL_DEBUG=WARN', 1)}"
     most = f", {listed(nodes)} first" if nodes else ""
     return (f"Run these alone with NCCL_DEBUG=WARN{most}; on a lost peer look at the kernel log of both ends (dmesg: "
             f"mlx5, NVRM Xid), "

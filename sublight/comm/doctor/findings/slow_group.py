@@ -79,8 +79,8 @@ def _medians(table: Table) -> str | None:
     low, next_one, high = (rate(float(middle[order][k])) for k in (-1, at, at - 1))
     rest = f"about {low}" if low == next_one else f"{low} to {next_one}"
     return (f"medians over each node's pairs ({name(table.collective)}): about {high} for "
-            f"{listed([table.hosts[k] for k in sorted(order[:at])], 20)}; {rest} for the others: which side of the gap a "
-            "node falls on depends on which of its pairs were measured")
+            f"{listed([table.hosts[k] for k in sorted(order[:at])], 20)}; {rest} for the others: which side of the gap "
+            "a node falls on depends on which of its pairs were measured")
 
 
 def _alike(agreed: Agreed, hosts: list[str]) -> Located:

@@ -45,7 +45,8 @@ def find(view: View) -> Iterable[Located]:
         else:
             _, level, healthy = alone[host]
             claim = f"{host} is slow by itself: {rate(level)} against {rate(healthy)}, {slower(level, healthy)}"
-        yield Located(Finding(CODE, TITLE, claim, tuple(evidence), _action(host, worst, view, host in alone), "high",
+        action = _action(host, worst, view, set(called) | set(alone))
+        yield Located(Finding(CODE, TITLE, claim, tuple(evidence), action, "high",
                               None, _caveats(seen, host in alone)), nodes=(host,))
 
 
@@ -135,12 +136,12 @@ def _failures(view: View, host: str) -> str | None:
     return f"it took part in {own} of the {len(view.failures)} failed measurements" if own else None
 
 
-def _action(host: str, worst: NodeIn | None, view: View, alone: bool) -> str:
-    if alone or worst is None:
+def _action(host: str, worst: NodeIn | None, view: View, slow: set[str]) -> str:
+    if worst is None:
         return (f"On {host} check the GPUs first: nvidia-smi -q -d CLOCK,PERFORMANCE (clocks, throttling), nvidia-smi "
                 f"nvlink "
                 "-s (links down), the PCIe width; then take it out of the pool")
-    partner = next((h for h in view.hosts if h != host and h not in by_node(view)), "OTHER")
+    partner = next((h for h in view.hosts if h not in slow), "OTHER")
     again = command((host, partner), worst.table.setting.gpus_per_node, worst.table.collective)
     return (f"Take {host} out of the pool; check its ports and cables (ibstat or rdma link: rate and width; perfquery "
             f"or "

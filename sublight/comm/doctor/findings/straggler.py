@@ -15,8 +15,10 @@ from sublight.comm.doctor.wording import count, listed, name, size, time, where
 from sublight.finding import Finding
 
 CODE, TITLE = "SL504", "straggler, not bandwidth"
-MEAN_OVER_SHORTEST = 2.0           # mean over shortest iteration: the wire did it in the shortest time
-LONGEST_OVER_MEAN = 1.5
+MEAN_OVER_SHORTEST, LONGEST_OVER_MEAN = 1.5, 1.25      # waiting in most iterations
+SOME_MEAN, SOME_LONGEST, ONE_SIDED = 1.1, 1.3, 1.5     # waiting in some: longest lies further off than shortest
+ITERATIONS_MEAN = 2.0              # of nccl-tests' iterations, where small messages jump by nature
+LONGER = 1.5                       # median time of one rank over that of all, who do not wait for it
 EARLY = 0.7                        # median time of the last to arrive over that of all: it waits for no one
 FEWEST_RANKS, FEWEST_SAMPLES = 3, 3
 
@@ -30,6 +32,7 @@ class Spread:
 
     what: str
     by_rank: dict[int | None, tuple[float, float, float]]
+    iterations: bool = False           # of nccl-tests
 
 
 def find(view: View) -> Iterable[Located]:
@@ -62,12 +65,14 @@ def spreads(view: View) -> Iterator[Spread]:
 
 def _of_series(s: Series) -> Iterator[Spread]:
     for p in s.points:
-        shortest = min(p.samples) if p.samples else p.shortest
-        longest = max(p.samples) if p.samples else p.longest
+        later = p.samples[1:]          # the first iteration may carry the cost of starting
+        shortest = min(later) if later else p.shortest
+        longest = max(later) if later else p.longest
+        mean = sum(later) / len(later) if later else p.seconds
         if shortest and longest:
             hosts = f" on {listed(s.placement.hosts, 4)}" if s.placement and s.placement.hosts else ""
-            yield Spread(f"{name(s.collective)} "
-                         f"of {size(p.nbytes)}{hosts}, {s.place}", {None: (shortest, p.seconds, longest)})
+            what = f"{name(s.collective)} of {size(p.nbytes)}{hosts}, {s.place}"
+            yield Spread(what, {None: (shortest, mean, longest)}, iterations=True)
 
 
 def _iterations(view: View) -> Iterator[Located]:
@@ -76,37 +81,69 @@ def _iterations(view: View) -> Iterator[Located]:
         return
     worst = max(found, key=lambda s: _typical(s)[1] / _typical(s)[0])
     shortest, mean, longest = _typical(worst)
-    first = sorted((t[1], rank) for rank, t in worst.by_rank.items() if rank is not None)
-    early = [rank for t, rank in first if rank is not None and t < EARLY * median([m for m, _ in first])]
-    ranks = tuple(early) if len(first) >= FEWEST_RANKS and len(early) <= len(first) / 4 else ()
+    alone, early = _late_ranks(worst), _early_ranks(worst)
     evidence = [_said(s) for s in sorted(found, key=lambda s: -_typical(s)[1] / _typical(s)[0])[:6]]
     if len(found) > 6:
         evidence.append(f"and {len(found) - 6} more")
-    if ranks:
-        evidence.append(f"rank {listed([str(r) for r in ranks])} waits least ({time(first[0][0])} on average against "
-                        f"{time(median([m for m, _ in first]))}): the others wait for it")
+    ranks = alone or early
+    who = "of a late rank"
+    if alone:
+        who = f"on {_ranks(alone)} alone, {count(len(worst.by_rank) - len(alone), 'others')} do not wait"
+    elif early:
+        who = f"for {_ranks(early)}, who waits least"
+        means = {rank: t[1] for rank, t in worst.by_rank.items()}
+        evidence.append(f"{_ranks(early)}: {time(min(means[r] for r in early))} on average against "
+                        f"{time(median(means.values()))} of all: the others wait for it")
+    else:
+        who = "for a late rank"
+    claim = (f"{worst.what}: {time(mean)} on average, but {time(shortest)} at best and {time(longest)} at worst: "
+             f"{1 - shortest / mean:.0%} of the mean is waiting {who}, not the wire".replace("%", " %"))
     yield Located(
-        Finding(CODE, TITLE, f"{worst.what}: {time(mean)} on average, but {time(shortest)} at best "
-                             f"and {time(longest)} at worst: "
-                f"{1 - shortest / mean:.0%} of the mean is waiting for a late rank, not the wire".replace("%", " %"),
-                tuple(evidence),
+        Finding(CODE, TITLE, claim, tuple(evidence),
                 "Find who is late rather than tune the network: CPU pinning, a GPU that throttles (nvidia-smi -q -d "
                 "PERFORMANCE), another process on the node, uneven work before the call; put a barrier before the "
-                "timed region and "
-                "measure again", "high", None,
-                ("shortest, mean and longest do not tell a late rank from a network that stalls now and then: times "
-                 "of every rank "
-                 "and iteration do",)), ranks=ranks)
+                "timed region and measure again", "high" if mean > 2 * shortest else "medium", None,
+                ("shortest, mean and longest do not tell a late rank from a network that stalls now and then: times of "
+                 "every rank and iteration do",)), ranks=ranks)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed([str(r) for r in ranks])}"
+
+
+def _late_ranks(s: Spread) -> tuple[int, ...]:
+    """The few ranks whose own times jump while those of most do not."""
+    late = tuple(rank for rank, times in s.by_rank.items() if rank is not None and _jumps(times))
+    return late if len(s.by_rank) >= FEWEST_RANKS and len(late) <= len(s.by_rank) / 4 else ()
+
+
+def _early_ranks(s: Spread) -> tuple[int, ...]:
+    """The few ranks that wait much less than the others, who wait for them."""
+    means = {rank: times[1] for rank, times in s.by_rank.items() if rank is not None}
+    if len(means) < FEWEST_RANKS:
+        return ()
+    early = tuple(rank for rank, mean in means.items() if mean < EARLY * median(means.values()))
+    return early if len(early) <= len(means) / 4 else ()
 
 
 def _typical(s: Spread) -> tuple[float, float, float]:
-    values = list(s.by_rank.values())
+    """Of the ranks that jump alone, where some do, else of all."""
+    alone = _late_ranks(s)
+    values = [s.by_rank[rank] for rank in alone] or list(s.by_rank.values())
     return median(v[0] for v in values), median(v[1] for v in values), max(v[2] for v in values)
 
 
 def _is_late(s: Spread) -> bool:
     shortest, mean, longest = _typical(s)
-    return mean > MEAN_OVER_SHORTEST * shortest and longest > LONGEST_OVER_MEAN * mean
+    return _jumps((shortest, mean, longest)) and (not s.iterations or mean > ITERATIONS_MEAN * shortest)
+
+
+def _jumps(times: tuple[float, float, float]) -> bool:
+    shortest, mean, longest = times
+    if mean > MEAN_OVER_SHORTEST * shortest:
+        return longest > LONGEST_OVER_MEAN * mean
+    one_sided = longest - mean > ONE_SIDED * (mean - shortest)
+    return mean > SOME_MEAN * shortest and longest > SOME_LONGEST * mean and one_sided
 
 
 def _said(s: Spread) -> str:
@@ -128,7 +165,7 @@ def _first_done(view: View) -> Iterator[Located]:
         groups[key][int(who)].extend(r.samples)
         if r.placement and len(r.placement.hosts) == 1:
             hosts[key][int(who)] = r.placement.hosts[0]
-    late: dict[int, list[str]] = defaultdict(list)
+    late: dict[tuple[int, bool], list[str]] = defaultdict(list)
     on: dict[int, str] = {}
     for key, by_rank in groups.items():
         collective, nbytes, *_ = key
@@ -137,21 +174,28 @@ def _first_done(view: View) -> Iterator[Located]:
             continue
         all_of_them = median(middles.values())
         early = {rank: middle for rank, middle in middles.items() if middle < EARLY * all_of_them}
-        for rank, middle in early.items():
-            if len(early) <= len(middles) / 4:
-                late[rank].append(f"{name(collective)} of {size(nbytes)}: {time(middle)} "
-                                  f"against {time(all_of_them)} "
-                                  f"of {count(len(middles), 'ranks')}")
-                on.update({rank: hosts[key][rank]} if rank in hosts[key] else {})
-    for rank, evidence in sorted(late.items()):
-        at = f" on {on[rank]}" if rank in on else ""
-        yield Located(
-            Finding(CODE, TITLE, f"rank {rank}{at} is done first in every {evidence[0].split(' of ')[0]}: it arrives "
-                                 f"last, and the "
-                    "others wait for it", tuple(evidence[:6]),
-                    f"Look at rank {rank}{at} before the call: its GPU's clocks, its CPU cores, its share of the "
-                    f"work", "high"),
-            nodes=(on[rank],) if rank in on else (), ranks=(rank,))
+        longer = {rank: middle for rank, middle in middles.items() if middle > LONGER * all_of_them}
+        found = early or longer
+        for rank, middle in found.items() if len(found) <= len(middles) / 4 else ():
+            late[rank, found is early].append(f"{name(collective)} of {size(nbytes)}: {time(middle)} against "
+                                              f"{time(all_of_them)} of {count(len(middles), 'ranks')}")
+            if rank in hosts[key]:
+                on[rank] = hosts[key][rank]
+    for (rank, first), evidence in sorted(late.items()):
+        yield _one_rank(rank, on.get(rank), first, evidence)
+
+
+def _one_rank(rank: int, host: str | None, first: bool, evidence: list[str]) -> Located:
+    """The finding about a rank that is done first, so that the others wait for it, or last, so that they do not."""
+    at = f"rank {rank} on {host}" if host else f"rank {rank}"
+    test = evidence[0].split(" of ")[0]
+    claim = (f"{at} is done first in {test}: it arrives last, and the others wait for it" if first else
+             f"{at} takes longer than the others in {test}, who do not wait for it: the rank is slow or early, not the "
+             "fabric")
+    return Located(
+        Finding(CODE, TITLE, claim, tuple(evidence[:6]),
+                f"Look at {at} before the call: its GPU's clocks, its CPU cores, its share of the work",
+                "high" if first else "medium"), nodes=(host,) if host else (), ranks=(rank,))
 
 
 def _late_nodes(view: View) -> Iterator[Located]:
