@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sublight.cli import main
 from sublight.comm.doctor.diagnosis import Diagnosis, diagnose
 from sublight.comm.doctor.faults import locate
-from sublight.comm.doctor.findings import FINDINGS
+from sublight.comm.doctor.findings import DIAGNOSES
 from sublight.comm.doctor.view import Located
 from sublight.observe.measurements import read_measurements, read_one
 from sublight.result import Placement, Result
@@ -215,8 +215,8 @@ def test_a_node_alone_is_compared_with_nodes_alone() -> None:
 
 def test_codes_are_in_order_and_each_has_its_page() -> None:
     docs = Path(__file__).parent.parent / "docs/findings"
-    assert sorted(m.CODE for m in FINDINGS) == [f"SL{n}" for n in range(501, 509)]
-    for module in FINDINGS:
+    assert sorted(m.CODE for m in DIAGNOSES) == [f"SL{n}" for n in range(501, 509)]
+    for module in DIAGNOSES:
         assert (docs / f"{module.CODE}.md").read_text("utf-8").startswith(f"# {module.CODE}: {module.TITLE}\n")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sublight.cluster import Node, catalog
-from sublight.comm.doctor.findings import FINDINGS
+from sublight.comm.doctor.findings import DIAGNOSES
 from sublight.comm.doctor.view import Expect, Located, View, view_of
 from sublight.comm.doctor.wording import count, listed
 from sublight.result import Result
@@ -33,7 +33,7 @@ def diagnose(results: Iterable[Result], *, node: Node | None = None) -> Diagnosi
     found, how = (node, "as given") if node is not None else _node_of(held)
     expect = _expect()
     view = view_of(held, node=found, expect=expect)
-    findings = tuple(located for module in FINDINGS for located in module.find(view))
+    findings = tuple(located for module in DIAGNOSES for located in module.find(view))
     return Diagnosis(view, findings, _verdict(view, findings), found, how)
 
 

@@ -1,4 +1,4 @@
-"""One file per finding: `find(view)` yields it where the evidence is there. FINDINGS is all of them, worst first.
+"""One file per finding: `find(view)` yields it where the evidence is there. DIAGNOSES is all of them, worst first.
 
 A new finding is one file here, one line below, a page in docs/findings, and a test with the fault planted.
 """
@@ -32,6 +32,6 @@ class FindingModule(Protocol):
         ...
 
 
-FINDINGS: tuple[FindingModule, ...] = (
+DIAGNOSES: tuple[FindingModule, ...] = (
     slow_node, slow_group, slow_pair, straggler, below_expected, cliff, failed, warm_up,
 )
