@@ -1,4 +1,5 @@
-"""Fit the constants of custom all-reduces from AIConfigurator's tables, and print how well they describe them.
+"""Fit the constants of custom all-reduces, and of DeepEP on one node, from AIConfigurator's tables; print how well they
+describe them.
 
     pip download --no-deps aiconfigurator-core==0.12.0 && unzip aiconfigurator_core-*.whl -d aic      (Apache-2.0)
     python bench/fit_custom.py aic/aiconfigurator_core/systems/data [--write]
@@ -11,14 +12,19 @@ Needs pyarrow and scipy. One version of each library and device is read, so that
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sublight.cluster import Cluster, parse
 from sublight.comm.expect.custom import LARGEST, Shots, parts
+from sublight.comm.expect.deepep import Inside, inside
+from sublight.comm.expect.experts import Exchange
 
 TABLES = {
     "a100-sxm-80": ("a100_sxm", ("vllm/0.14.0", "sglang/0.5.10", "trtllm/1.0.0")),
@@ -77,6 +83,79 @@ def fit(rows: Sequence[tuple[int, float, float, bool]]) -> tuple[Shots, Any]:
                  round(float(np.quantile(np.abs(error), 0.8)), 3), int(ranks.max())), error
 
 
+# ---- DeepEP on one node
+
+NODES = {"h200": ("h200_sxm", "8xH200"), "b200": ("b200_sxm", "8xB200"), "gb200": ("gb200", "4xGB200")}
+DEEPEP = "comm/sglang/0.5.12"
+NVLINK_SHARE = 0.7775                    # DeepEP docs/legacy.md: 153 and 158 of an H800's 200 GB/s
+
+
+def deepep_rows(folder: Path, system: str, phase: str, mode: str, ranks: int) -> list[tuple[Exchange, float]]:
+    """Exchanges and seconds of a table."""
+    import pyarrow.parquet as parquet
+
+    name, column = ("ll", f"{phase}_avg_t_us") if mode == "low-latency" else ("normal", f"{phase}_transmit_us")
+    found = []
+    for row in parquet.read_table(folder / system / DEEPEP / f"wideep_deepep_{name}_perf.parquet").to_pylist():
+        if row["num_experts"] % ranks == 0 and row["num_experts"] >= 64:
+            exchange = Exchange(phase, row["num_token"], row["num_topk"], row["hidden_size"], row["num_experts"], ranks,
+                                ranks, mode=mode, sms=row.get(f"{phase}_sms"))
+            found.append((exchange, row[column] * 1e-6))
+    return found
+
+
+def fit_inside(rows: Sequence[tuple[Exchange, float]], where: Cluster, mode: str) -> tuple[Inside, float, float]:
+    """Constants, and the median and 90th percentile of the error on hidden sizes that were left out in turn."""
+    from scipy.optimize import least_squares
+
+    def solved(some: Sequence[tuple[Exchange, float]]) -> Inside:
+        def make(x: Any) -> Inside:
+            copy, share = (x[1] * 1e-12, NVLINK_SHARE) if mode == "normal" else (0.0, x[1] / 100)
+            return Inside(x[0] * 1e-6, copy, share, 0.1, 0.1, where.ranks, "")
+
+        def residuals(x: Any) -> list[float]:
+            constants = make(x)
+            return [math.log(inside(e, where, constants).seconds / s) for e, s in some]
+
+        return make(least_squares(residuals, [30, 60], bounds=([2, 3], [200, 600]), loss="soft_l1", f_scale=0.05).x)
+
+    made, errors = [], []
+    for hidden in sorted({e.hidden for e, _ in rows}):
+        others = solved([row for row in rows if row[0].hidden != hidden])
+        for exchange, seconds in (row for row in rows if row[0].hidden == hidden):
+            made.append(inside(exchange, where, others))
+            errors.append(abs(math.log(made[-1].seconds / seconds)))
+    share, error = np.array([p.base_s / p.seconds for p in made]), np.array(errors)
+    best = (math.inf, 0.0, 0.0)
+    for ratio in (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0):
+        half = np.hypot(ratio * share, 1 - share)
+        scale = float(np.quantile(error / half, 0.8))
+        best = min(best, (float(half.mean()) * scale, scale, ratio * scale))
+    found = replace(solved(rows), width=round(best[1], 3), base_width=round(best[2], 3))
+    return found, float(np.median(error)), float(np.quantile(error, 0.9))
+
+
+def board_inside(folder: Path) -> str:
+    """Print each device's fit; the text of catalog/comm/experts-inside.toml."""
+    lines = ["# DeepEP on one node. Written by bench/fit_custom.py.", "# Model: sublight/comm/expect/deepep.py.", "",
+             "[source]"]
+    lines += [f'{key} = "DeepEP on one node, hidden 2048 to 7168, top-k 1 to 22 (AIConfigurator, {system} sglang '
+              '0.5.12, aiconfigurator-core 0.12.0)"' for key, (system, _) in NODES.items()]
+    for mode in ("normal", "low-latency"):
+        for phase in ("dispatch", "combine"):
+            for key, (system, text) in NODES.items():
+                where = parse(text)
+                rows = deepep_rows(folder, system, phase, mode, where.ranks)
+                found, median, p90 = fit_inside(rows, where, mode)
+                print(f"{mode:<12} {phase:<9} {key:<6} n {len(rows):4}  hidden sizes left out: median {median:.1%}  "
+                      f"p90 {p90:.1%}")
+                lines += ["", f"[{mode}.{phase}.{key}]", f"base_s = {found.base_s:.4g}",
+                          f"copy_s = {found.copy_s:.4g}",
+                          f"share = {found.share:.4g}", f"width = {found.width}", f"base_width = {found.base_width}",
+                          f"ranks = {found.ranks}"]
+    return "\n".join([*lines, ""])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print each device's fit; write catalog/comm/custom.toml if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -93,8 +172,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (shots.one_base_s, shots.one_rate), (shots.two_base_s, shots.two_rate)))
         lines += [f"[shots.{key}]", f"one_shot = {one}", f"two_shot = {two}", f"eager_us = {shots.eager_s * 1e6:.1f}",
                   f"width = {shots.width}", f"largest_group = {shots.largest_group}", ""]
+    exchanges = board_inside(options.data)
     if options.write:
-        (Path(__file__).parent.parent / "sublight/catalog/comm/custom.toml").write_text("\n".join(lines), "utf-8")
+        catalog = Path(__file__).parent.parent / "sublight/catalog/comm"
+        (catalog / "custom.toml").write_text("\n".join(lines), "utf-8")
+        (catalog / "experts-inside.toml").write_text(exchanges, "utf-8")
     return 0
 
 

@@ -165,6 +165,24 @@ def test_low_latency_crosses_rails_and_normal_does_not() -> None:
     assert "spine" not in expected_exchange(V3, rail).terms
 
 
+# AIConfigurator, sglang 0.5.12, one node, hidden 7168, top-k 8 of 256: us of dispatch and combine with 24 SMs (4096
+# tokens), and of low-latency (128 tokens). They are among 2070 and 143 rows that were fitted.
+@pytest.mark.parametrize(("where", "normal", "low"), [
+    ("8xH200", (501.9, 979.2), (35.1, 67.7)), ("8xB200", (440.1, 756.1), (33.0, 40.9)),
+    ("4xGB200", (359.6, 597.2), (26.9, 36.2)),
+])
+def test_one_node_has_constants_of_its_own_device(
+    where: str, normal: tuple[float, float], low: tuple[float, float],
+) -> None:
+    cluster = parse(where)
+    one = replace(V3, ranks=cluster.ranks, per_node=cluster.ranks, group_limit=None, sms=24)
+    few = replace(one, tokens=128, mode="low-latency", sms=None)
+    for exchange, measured in ((one, normal), (few, low)):
+        for found, us in zip((dispatch(exchange, cluster), combine(exchange, cluster)), measured, strict=True):
+            assert "on one node" in found.basis
+            assert found.low * 1e6 <= us <= found.high * 1e6
+
+
 # ---- other libraries
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sublight.cluster import Cluster
+from sublight.comm.bus import bus_bytes
 from sublight.comm.expect.contention import beside
 from sublight.comm.expected import Expected
 from sublight.errors import InputError
@@ -39,7 +40,9 @@ def expect(
     found = _found(message, cluster, dtype, kind, graph)
     if sms is None:
         return found
-    return replace(found, notes=(*found.notes, beside(sms, cluster.node.device).note))
+    moved = 2 * (bus_bytes(message) or 0.0) / found.seconds          # read here, written there
+    slower = beside(sms, cluster.node.device, moved_bytes_per_second=moved)
+    return replace(found, notes=(*found.notes, slower.note))
 
 
 def _found(message: Message, cluster: Cluster, dtype: str, kind: str, graph: bool) -> Expected:

@@ -3,9 +3,9 @@
     held SMs      compute has the others: (SMs - held) / SMs, if its kernels can be spread over fewer
     memory        a collective reads and writes what it moves: its share of the memory rate is not there for compute
 
-The sum of both is a range, for how far kernels feel it depends on what limits them. Public evidence: matrix products
+Together they are a range, for how far kernels feel either depends on what limits them. Public evidence: matrix products
 under NCCL's collectives ran 30 to 40 % slower on 8 H100 (pytorch/pytorch pull request 179937), which this range holds
-for NCCL's 16 to 32 channels.
+for NCCL's 16 channels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sublight.device import Device
 from sublight.errors import InputError
 
 MEASURED_LOW, MEASURED_HIGH = 1.30, 1.40         # pytorch/pytorch pull request 179937, 8 H100, NCCL
-NCCL_CHANNELS = (16, 32)                         # of NCCL 2.30 on such nodes; one block, so one SM, each
+NCCL_CHANNELS = 16                               # twice the 8 of its search on several such nodes; one SM each
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,14 @@ class Slowdown:
 def beside(sms: int, device: Device, *, moved_bytes_per_second: float = 0.0) -> Slowdown:
     """How much slower compute runs beside a kernel that holds some SMs and moves bytes through memory.
 
-    Low: SMs / (SMs - held), or 1 / what is left of the memory rate where that is more. High: low x 1.23, which is 1.40
-    as measured over the 132 / (132 - 16) = 1.14 of NCCL's 16 channels, if it ran with so many there (not said): what
-    waves, memory and clocks add. Raises InputError for more SMs than there are.
+    Low: SMs / (SMs - held), of compute that memory does not limit. High: low x 1.23, which is 1.40 as measured over the
+    132 / (132 - 16) = 1.14 of NCCL's 16 channels, if it ran with so many there (not said): what waves, memory and
+    clocks add; or 1 / what is left of the memory rate where that is more. Raises InputError for SMs that are not there.
     """
     if not 0 <= sms < device.sms:
         raise InputError(f"expected fewer SMs than the {device.sms} of {device.title}, got {sms}")
     held = device.sms / (device.sms - sms)
     memory = device.limits.memory_bytes_per_second
     left = 1.0 if memory is None else max(0.05, 1 - moved_bytes_per_second / memory)
-    low = max(held, 1 / left)
-    beyond = MEASURED_HIGH / (132 / (132 - NCCL_CHANNELS[0]))
-    return Slowdown(sms, device.sms, low, low * beyond if sms else low)
+    beyond = MEASURED_HIGH / (132 / (132 - NCCL_CHANNELS)) if sms else 1.0
+    return Slowdown(sms, device.sms, held, max(held * beyond, 1 / left))

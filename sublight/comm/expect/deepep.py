@@ -61,6 +61,19 @@ class LowLatency:
 
 
 @dataclass(frozen=True, slots=True)
+class Inside:
+    """Constants of one kernel on one node of one device. copy_s is 0 for low-latency kernels, which use all SMs."""
+
+    base_s: float
+    copy_s: float                        # of one SM for one byte
+    share: float                         # of a GPU's link rate
+    width: float                         # half an 80 % interval of the part that grows with tokens
+    base_width: float
+    ranks: int                           # that were measured
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Library:
     """Constants of both phases of one kernel family, and where they are from."""
 
@@ -82,6 +95,16 @@ def parsed(table: Mapping[str, Any]) -> dict[str, Library]:
         found[mode] = Library({phase: kind(**table[mode][phase]) for phase in ("dispatch", "combine")},
                               table[mode]["source"])
     return found
+
+
+@cache
+def shipped_inside() -> Mapping[tuple[str, str, str], Inside]:
+    """Constants inside one node by (mode, phase, device), of catalog/comm/experts-inside.toml."""
+    text = resources.files("sublight.catalog").joinpath("comm/experts-inside.toml").read_text("utf-8")
+    table = tomllib.loads(text)
+    return {(mode, phase, device): Inside(**row, source=table["source"][device])
+            for mode in ("normal", "low-latency") for phase in ("dispatch", "combine")
+            for device, row in table[mode][phase].items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +150,19 @@ def low_latency(exchange: Exchange, cluster: Cluster, constants: LowLatency) -> 
     return Parts(base + max(rail, spine), base, {"base latency": base, "rail": rail, "spine": spine})
 
 
+def inside(exchange: Exchange, cluster: Cluster, constants: Inside) -> Parts:
+    """The parts of a dispatch or combine on one node."""
+    found = traffic(exchange)
+    if constants.copy_s:
+        volume = exchange.tokens * exchange.row_bytes * found.ranks * found.hot_rank
+        copies = volume * constants.copy_s / min(exchange.sms or USUAL_SMS, cluster.node.device.sms)
+    else:
+        volume, copies = exchange.payload_bytes * found.hot_rank, 0.0
+    wires = volume / (_link(cluster) * constants.share)
+    terms = {"base latency": constants.base_s, "SM copies": copies, "NVLink": wires}
+    return Parts(constants.base_s + max(copies, wires), constants.base_s, terms)
+
+
 def _hot(found: Traffic) -> float:
     return max(found.hot_node, found.hot_rank)
 
@@ -159,6 +195,10 @@ def _network(nbytes: float, exchange: Exchange, cluster: Cluster, share: float) 
 
 def expected(exchange: Exchange, cluster: Cluster, *, library: Library | None = None) -> Expected:
     """What an exchange of these kernels should take, with an 80 % interval. Raises InputError for what is not known."""
+    if exchange.nodes == 1 and library is None:
+        known = shipped_inside().get((exchange.mode, exchange.phase, cluster.node.device.key))
+        if known is not None:
+            return _inside(exchange, cluster, known)
     family = library or shipped()[exchange.mode]
     constants = family.phases[exchange.phase]
     parts = (normal(exchange, cluster, constants) if isinstance(constants, Normal)
@@ -171,7 +211,17 @@ def expected(exchange: Exchange, cluster: Cluster, *, library: Library | None = 
                     (*_assumed(exchange), *notes))
 
 
-def width(parts: Parts, constants: Normal | LowLatency, *, extra: float = 0.0) -> float:
+def _inside(exchange: Exchange, cluster: Cluster, constants: Inside) -> Expected:
+    parts = inside(exchange, cluster, constants)
+    far = abs(math.log2(exchange.ranks / constants.ranks))
+    half = width(parts, constants, extra=0.10 * far)
+    notes = (f"{exchange.ranks} ranks instead of {constants.ranks}",) if far else ()
+    terms = {name: value for name, value in parts.terms.items() if value}
+    return Expected(parts.seconds, parts.seconds * math.exp(-half), parts.seconds * math.exp(half), terms,
+                    max(terms, key=lambda name: terms[name]), constants.source, (*_assumed(exchange), *notes))
+
+
+def width(parts: Parts, constants: Normal | LowLatency | Inside, *, extra: float = 0.0) -> float:
     """Half of the 80 % interval in natural logarithms."""
     share = parts.base_s / parts.seconds
     return math.sqrt((constants.base_width * share) ** 2 + (constants.width * (1 - share)) ** 2 + extra**2)

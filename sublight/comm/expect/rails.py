@@ -206,18 +206,19 @@ def _peer_to_peer(message: Message, cluster: Cluster, box: Box, rails: Rails) ->
 def width(cost: Cost, rails: Rails, *, extra: float = 0.0) -> float:
     """Half of the 80 % interval in natural logarithms: each part's own, as far as it decides the time.
 
-    From 8 ports a domain on, twice what was measured, latency counts as twice and the wire as 1.5 times as uncertain;
-    and there public clusters differ in how well trees fill all ports at once.
+    From 8 ports a domain on, twice what was measured, latency counts as twice (of trees as three times) and the wire as
+    1.5 times as uncertain; and there public clusters differ in how well trees fill all ports at once. Judgements, not
+    fits.
     """
     moving, many = cost.moving_s, cost.ports >= CROWDED
     parts = (cost.latency_s**2, moving**2) if cost.hidden else (cost.latency_s, moving)
     of = sum(parts) or 1.0
-    latency = rails.latency_width * (2 if many else 1)
+    tree = many and not cost.hidden and cost.name != PEERS
+    latency = rails.latency_width * (3 if tree else 2 if many else 1)
     if cost.name.endswith("/LL"):
         latency = max(latency, math.log(rails.latency_factor) / 2)
     busiest = max(cost.rail_s, cost.spine_s, cost.nvlink_s) or 1.0
     overlap = rails.overlap_width * math.log(moving / busiest) if moving else 0.0
-    tree = many and not cost.hidden and cost.name != PEERS
     crowded = rails.crowded_width * parts[1] / of if tree else 0.0
     wire = rails.wire_width * (1.5 if many else 1)
     squares = (latency * parts[0] / of, wire * parts[1] / of, overlap, crowded, extra)
