@@ -45,17 +45,17 @@ def _us(seconds: float | None) -> str:
 
 
 def _percent(loss: float | None) -> str:
-    return "?" if loss is None else f"{loss * 100:.1f} %"
+    return "-" if loss is None else f"{loss * 100:.1f} %"
 
 
 def _summary(found: Sequence[Regret]) -> str:
     known = [(r.loss, r) for r in found if r.loss is not None]
     if not known:
-        return "What NCCL takes itself was not measured at any size."
+        return "Nothing to compare: at no size were NCCL's own choice and another one measured."
     loss, worst = max(known, key=lambda pair: pair[0])
     behind = sum(loss > 0.02 for loss, _ in known)
     if loss <= 0.02:
-        return "NCCL's own choice is within 2 % of the best run at every size."
+        return f"NCCL's own choice is within 2 % of the best run at all {len(known)} sizes with more than one."
     return (f"NCCL's own choice is more than 2 % behind the best run at {behind} of {len(known)} sizes; most at "
             f"{nbytes(worst.nbytes)}: {loss * 100:.1f} % longer than {worst.best.name}.")
 

@@ -112,7 +112,20 @@ def _runs(files: list[str]) -> tuple[Run, ...]:
             raise InputError(f"{label(file)} is no table of runs; expected a header with collective, size_bytes, "
                              f"algorithm …, or {FORCED} for output of nccl-tests")
         found += runs_of(forced_runs.read_table(text, label(file)))
-    return tuple(found)
+    return _chosen(found)
+
+
+def _chosen(found: list[Run]) -> tuple[Run, ...]:
+    """The runs of collectives for which NCCL chooses."""
+    from sublight.comm.nccl.choice import COLLECTIVES
+
+    others = sorted({run.collective for run in found} - set(COLLECTIVES))
+    if others:
+        print(f"sublight: {', '.join(others)} left out: NCCL chooses no algorithm for them", file=sys.stderr)
+    kept = tuple(run for run in found if run.collective in COLLECTIVES)
+    if found and not kept:
+        raise InputError(f"no run of a collective for which NCCL chooses; expected {', '.join(COLLECTIVES)}")
+    return kept
 
 
 def _expected(options: argparse.Namespace, model: Model) -> tuple[Run, ...]:

@@ -51,8 +51,11 @@ class Regret:
 
     @property
     def loss(self) -> float | None:
-        """0.1: NCCL's own choice takes 10 % longer than the best."""
-        return None if self.own_seconds is None else self.own_seconds / self.best.seconds - 1
+        """0.1: NCCL's own choice takes 10 % longer than the best. None where it, or anything beside it, was not
+        measured."""
+        if self.own_seconds is None or len({run.name for run in self.runs}) < 2:
+            return None
+        return self.own_seconds / self.best.seconds - 1
 
 
 def runs_of(results: Iterable[Result]) -> tuple[Run, ...]:
