@@ -46,8 +46,9 @@ START = Rails(
     latency_factor=1.0, base_s={"all_to_all": 0.0, "send_recv": 0.0}, peer_s={"all_to_all": 0.0, "send_recv": 0.0},
     # one node of the same cluster: 365 of 450 GB/s in all-gather and reduce-scatter, 357 in all-to-all, at 16 GiB
     nvlink_share={"all_reduce": 0.81, "all_gather": 0.81, "all_to_all": 0.79},
-    wire_width=0.02, latency_width=0.15, overlap_width=1.5,
-    # with 8 ports a node public clusters differ: 386 GB/s of bus bandwidth (8 nodes) against 317 to 337 (10 nodes)
+    # with 8 ports a node public clusters differ: 386 GB/s of bus bandwidth (8 nodes) against 317 to 337 (10 nodes); the
+    # widths of overlap and of crowded trees are set so that both lie inside
+    wire_width=0.02, latency_width=0.15, overlap_width=1.8,
     crowded_factor=1.08, crowded_width=0.12, source="",
 )
 SOURCE = ("10 nodes of 1, 2 and 4 H100 with 400 Gbit/s InfiniBand a GPU, NCCL 2.29.2, 32 MiB to 16 GiB "
@@ -196,7 +197,7 @@ def board_rails(data: Path) -> Rails:
             print(parts[-1].line(f"  {name}"))
         print(joined(parts[:4]).line("  the four collectives"))
     shipped = widths(fit_rails(rows), rows, (1, 2, 4))
-    print("\nCoreWeave's table, which no constant has seen")
+    print("\nCoreWeave's table, which no rate or latency has seen")
     with (data / "coreweave_nccl-tests_readme_allreduce.csv").open() as file:
         table = list(csv.DictReader(file))
     for system, gpus in sorted({(r["system"], int(r["gpus"])) for r in table}):
