@@ -165,6 +165,27 @@ def test_the_rank_that_waits_least_is_the_late_one() -> None:
     assert (found.ranks, found.nodes) == ((5,), ("h1",))
 
 
+@pytest.mark.parametrize(("times", "ranks"), [
+    ({rank: (900.0, 910.0, 930.0) if rank != 5 else (905.0, 1800.0, 9000.0) for rank in range(8)}, (5,)),
+    ({rank: (900.0, 3000.0, 9000.0) if rank != 2 else (900.0, 950.0, 1000.0) for rank in range(8)}, (2,)),
+    ({rank: (900.0, 3000.0, 9000.0) for rank in range(8)}, ()),
+])
+def test_ranks_of_deepep_are_told_apart(times: dict[int, tuple[float, ...]], ranks: tuple[int, ...]) -> None:
+    lines = [f"[rank {rank}] Dispatch + combine bandwidth: 8.00 GB/s, avg_t={mean:.2f} us, min_t={least:.2f} us, "
+             f"max_t={most:.2f} us" for rank, (least, mean, most) in times.items()]
+    results = read_one("\n".join(lines), "low_latency.txt")
+    assert results is not None
+    (found,) = with_code(diagnose(results), "SL504")
+    assert found.ranks == ranks
+
+
+def test_a_slow_wire_is_no_straggler() -> None:
+    line = "[rank {}] Dispatch + combine bandwidth: 8.00 GB/s, avg_t=2750.00 us, min_t=2600.00 us, max_t=2900.00 us"
+    results = read_one("\n".join(line.format(rank) for rank in range(8)), "low_latency.txt")
+    assert results is not None
+    assert with_code(diagnose(results), "SL504") == []
+
+
 def test_ranks_that_wait_alike_name_nobody() -> None:
     results = read_one(inspector({rank: 2000 + 10 * rank for rank in range(8)}), "a.log")
     assert results is not None

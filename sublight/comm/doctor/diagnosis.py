@@ -84,4 +84,4 @@ def _verdict(view: View, findings: tuple[Located, ...]) -> str:
 def _short(f: Located) -> str:
     if f.finding.code == "SL504" and (f.nodes or f.ranks):
         return f"{listed(f.nodes) or 'rank ' + listed([str(r) for r in f.ranks])} is late, not the network slow"
-    return f.finding.claim.split(":")[0] if f.finding.code == "SL508" else "a straggler costs the time, not bandwidth"
+    return f.finding.claim.split(",")[0] if f.finding.code == "SL508" else "a straggler costs the time, not bandwidth"

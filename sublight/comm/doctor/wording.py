@@ -37,12 +37,11 @@ def time(seconds: float) -> str:
 
 
 def size(nbytes: int) -> str:
-    """32 MiB, 64 KiB, 33,554,240 B."""
+    """32 MiB, 1.5 GiB, 512 B; 33,554,240 bytes are 32 MiB too."""
     for unit, each in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= each and nbytes % each == 0:
-            return f"{nbytes // each} {unit}"
-        if nbytes >= 100 * each:
-            return f"{nbytes / each:.0f} {unit}"
+        if nbytes >= 0.999 * each:
+            value = nbytes / each
+            return f"{round(value):,} {unit}" if abs(value - round(value)) < 0.005 * value else f"{value:.1f} {unit}"
     return f"{nbytes:,} B"
 
 
