@@ -229,5 +229,17 @@ def test_what_no_constants_support_is_refused_by_name(
         expect(message, parse(where), **options)                     # type: ignore[arg-type]
 
 
+def test_a_type_matters_where_values_are_added() -> None:
+    """NVLS does not add bytes up: an all-reduce of int8 runs in a ring. An all-gather is of bytes anyway."""
+    def taken(name: str, dtype: str) -> str:
+        return expect(Message(name, 80, 256 << 20), parse("10x8xH100"), dtype=dtype).notes[0]
+
+    assert taken("all_reduce", "bf16") == "NCCL's model takes NVLSTree/Simple"
+    assert "Ring" in taken("all_reduce", "int8")
+    assert taken("all_gather", "fp4") == taken("all_gather", "bf16")
+    with pytest.raises(InputError, match="no reduction"):
+        taken("all_reduce", "fp4")
+
+
 def test_every_collective_of_nccls_model_has_a_time() -> None:
     assert {*FUNCTIONS, "all_to_all", "send_recv"} == set(COLLECTIVES)

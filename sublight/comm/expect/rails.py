@@ -129,7 +129,7 @@ def cost(message: Message, cluster: Cluster, *, dtype: str, rails: Rails) -> Cos
     if name not in FUNCTIONS:
         known = ", ".join([*FUNCTIONS, *PEER_TO_PEER])
         raise InputError(f"no expected time of '{name}' between nodes; expected one of {known}")
-    taken = protocol(FUNCTIONS[name], message.nbytes, box, dtype=dtype)
+    taken = protocol(FUNCTIONS[name], message.nbytes, box, dtype=_nccl_type(name, dtype))
     ring = taken.algorithm in ("Ring", "PAT")
     wire = _wire_bytes(message, ring=ring) / PAYLOAD[taken.protocol]
     rail = wire / box.nics / (cluster.node.nic_bytes_per_second * rails.share["ring"])
@@ -141,6 +141,13 @@ def cost(message: Message, cluster: Cluster, *, dtype: str, rails: Rails) -> Cos
                 nvlink_s=_nvlink(inside, cluster, rails, "all_reduce" if name == "all_reduce" else "all_gather"),
                 spine_s=spine, hidden=ring, name=f"{taken.algorithm}/{taken.protocol}",
                 ports=box.nics)
+
+
+def _nccl_type(name: str, dtype: str) -> str:
+    """NCCL's type: what is not reduced are bytes; fp8 is E4M3, tf32 lies in memory as fp32."""
+    if name not in ("all_reduce", "reduce_scatter", "reduce"):
+        return "uint8"
+    return {"fp8": "fp8e4m3", "tf32": "fp32"}.get(dtype, dtype)
 
 
 def _factor(protocol: str, rails: Rails) -> float:
