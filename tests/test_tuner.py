@@ -6,6 +6,7 @@ does with a call; it shares nothing with the writer.
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,6 +279,25 @@ def test_the_first_row_that_matches_hides_later_ones() -> None:
                for text in linted(wide, wide.replace("0,1000", "500,2000")))
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(
+    st.sampled_from(["allreduce", "broadcast"]), st.integers(0, 6), st.integers(0, 6),
+    st.sampled_from(["ring", "tree"]), st.sampled_from([-1, 1, 2]), st.sampled_from([-1, 1, 2, 4])), min_size=1, max_size=5))
+def test_a_row_that_is_said_never_to_count_is_never_what_the_plugin_takes(
+    drawn: list[tuple[str, int, int, str, int, int]],
+) -> None:
+    lines = [f"{what},{low},{high},{algorithm},simple,4,{nodes},{ranks}"
+             for what, low, high, algorithm, nodes, ranks in drawn]
+    dead = {m.line for m in lint("\n".join(lines)) if m.text.startswith(("never", "no effect"))}
+    for what in ("allreduce", "broadcast"):
+        for nbytes, nodes, ranks in itertools.product(range(8), (1, 2, 3), (1, 2, 4)):
+            for number, (of, low, high, algorithm, of_nodes, of_ranks) in enumerate(drawn, 1):
+                matches = (of == what and low <= nbytes <= high and of_nodes in (-1, nodes) and of_ranks in (-1, ranks))
+                if matches and ranks >= nodes and (what == "allreduce" or algorithm == "ring"):
+                    assert number not in dead, (lines, nbytes, nodes, ranks)
+                    break
+
+
 def test_a_row_that_nccl_never_offers_hides_nothing() -> None:
     never = "broadcast,0,1000,tree,ll,4,-1,-1"
     assert not any("never counts" in text for text in linted(never, never.replace("tree", "ring")))
@@ -325,6 +345,16 @@ def test_output_of_nccl_tests_is_read_with_what_was_forced(capsys: pytest.Captur
     assert "NVLS/Simple (as predicted)" in captured.out
     assert "all_to_all, send_recv left out" in captured.err
     assert "all_to_all" not in captured.out
+
+
+def test_runs_on_hosts_that_nvlink_joins_belong_to_one_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text("collective,bytes,algorithm,protocol,nodes,ranks,time_us\nall_reduce,1073741824,NVLS,Simple,2,8,3000\n"
+                     "all_reduce,1073741824,Ring,Simple,2,8,2900\n")
+    assert main(["comm", "tuner", "2x4xGB200", "--runs", str(table)]) == 0
+    assert "all_reduce on 1 node, 8 ranks" in capsys.readouterr().out
 
 
 def test_lint_exits_with_1_where_a_row_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

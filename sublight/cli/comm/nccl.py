@@ -60,6 +60,7 @@ class Job:
     tree: Tag
     nodes: int
     gpus: int | None
+    hosts: int                           # operating systems: more than nodes where NVLink joins several
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,7 +102,7 @@ def job_of(text: str, nodes: int | None, gpus: int | None) -> Job:
     if is_file(text):
         from sublight.comm.topology.xml import read
 
-        return Job("the topology file", read(text), nodes or 1, gpus)
+        return Job("the topology file", read(text), nodes or 1, gpus, nodes or 1)
     from sublight.cluster import parse
     from sublight.comm.topology.from_cluster import system_of
 
@@ -109,8 +110,10 @@ def job_of(text: str, nodes: int | None, gpus: int | None) -> Job:
     tree = system_of(cluster)
     inside = _gpus(tree)
     if inside > cluster.gpus_per_node:               # the tree is one NVLink domain of several nodes
-        return Job(cluster.node.title, tree, nodes or -(-cluster.ranks // cluster.domain), gpus or cluster.domain)
-    return Job(cluster.node.title, tree, nodes or cluster.nodes, gpus or cluster.gpus_per_node)
+        domains = nodes or -(-cluster.ranks // cluster.domain)
+        return Job(cluster.node.title, tree, domains, gpus or cluster.domain, domains * inside // cluster.gpus_per_node)
+    count = nodes or cluster.nodes
+    return Job(cluster.node.title, tree, count, gpus or cluster.gpus_per_node, count)
 
 
 def _gpus(tag: Tag) -> int:

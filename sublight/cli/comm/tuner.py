@@ -59,20 +59,35 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("--runs and --expected: expected one of them")
     if options.channels is not None and not 0 <= options.channels <= 64:
         raise InputError(f"--channels {options.channels}: expected 1 to 64, or 0 for NCCL's own number")
-    model = _model(options)
-    runs = _expected(options, model) if options.expected and model else _runs(options.runs)
+    model, hosts = _model(options)
+    if options.expected and model is not None:
+        runs = _expected(options, model)
+    else:
+        runs = _as_nccl_counts(_runs(options.runs), model, hosts)
     text = _rows(options, model, runs) if options.emit else _regret(options, model, runs)
     write(text, options.output)
     return 0
 
 
-def _model(options: argparse.Namespace) -> Model | None:
+def _model(options: argparse.Namespace) -> tuple[Model | None, int]:
+    """The model of the named topology, if one is, and how many hosts its job has."""
     if not options.topology:
-        return None
+        return None, 0
     from sublight.cli.comm.nccl import job_of, model_of
     from sublight.comm.nccl.environment import assignments
 
-    return model_of(job_of(options.topology, options.nodes, options.gpus), assignments(options.env))
+    job = job_of(options.topology, options.nodes, options.gpus)
+    return model_of(job, assignments(options.env)), job.hosts
+
+
+def _as_nccl_counts(runs: tuple[Run, ...], model: Model | None, hosts: int) -> tuple[Run, ...]:
+    """Runs of the model's job with its nodes: NVLink may join several hosts to one, NICs may split one into several."""
+    from dataclasses import replace
+
+    if model is None:
+        return runs
+    return tuple(replace(run, nodes=model.comm.nodes) if (run.nodes, run.ranks) == (hosts, model.comm.ranks) else run
+                 for run in runs)
 
 
 def _lint(options: argparse.Namespace) -> int:
@@ -80,7 +95,7 @@ def _lint(options: argparse.Namespace) -> int:
     from sublight.show.tuner import mistakes
 
     text = _text(options.lint)
-    found = lint(text, _model(options))
+    found = lint(text, _model(options)[0])
     rows = sum(1 for line in text.splitlines() if line.strip() and not line.startswith("#"))
     write(mistakes(found, rows, options.format), options.output)
     return 1 if any(mistake.wrong for mistake in found) else 0
