@@ -160,6 +160,13 @@ def test_nvls_tree_is_for_several_nodes_and_nvls_for_one_or_with_collnet() -> No
     assert "NVLS_ENABLE" in off(tuned(env={"NCCL_NVLS_ENABLE": "0"}), "AllReduce", "NVLS", "Simple")
 
 
+def test_collnet_off_says_which_of_its_conditions_fails() -> None:
+    asked = {"NCCL_COLLNET_ENABLE": "1"}
+    words = [off(tuned(nodes=nodes, env=env), "AllReduce", "CollNetDirect", "Simple")
+             for nodes, env in ((2, {}), (1, asked), (2, asked))]
+    assert ["is not 1" in words[0], "below 2 nodes" in words[1], 'coll="1"' in words[2]] == [True, True, True]
+
+
 def test_pat_is_for_one_gpu_a_node() -> None:
     assert "one GPU a node" in off(tuned(nodes=4), "AllGather", "PAT", "Simple")
     assert off(tuned(nodes=4, gpus=1), "AllGather", "PAT", "Simple") == ""

@@ -282,7 +282,8 @@ def test_the_first_row_that_matches_hides_later_ones() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(
     st.sampled_from(["allreduce", "broadcast"]), st.integers(0, 6), st.integers(0, 6),
-    st.sampled_from(["ring", "tree"]), st.sampled_from([-1, 1, 2]), st.sampled_from([-1, 1, 2, 4])), min_size=1, max_size=5))
+    st.sampled_from(["ring", "tree"]), st.sampled_from([-1, 1, 2]), st.sampled_from([-1, 1, 2, 4]),
+), min_size=1, max_size=5))
 def test_a_row_that_is_said_never_to_count_is_never_what_the_plugin_takes(
     drawn: list[tuple[str, int, int, str, int, int]],
 ) -> None:

@@ -97,8 +97,16 @@ def _absent(
         few = f"PAT is for one GPU a node, here {comm.local_ranks}"
         return "NCCL_PAT_ENABLE=0" if environment.pat is False else few
     if algorithm.startswith("CollNet") and not comm.collnet:
-        return "CollNet is off" + ("" if environment.collnet else " (NCCL_COLLNET_ENABLE is not 1)")
+        return _no_collnet(comm, environment)
     return ""
+
+
+def _no_collnet(comm: Communicator, environment: Environment) -> str:
+    if not environment.collnet:
+        return "CollNet is off (NCCL_COLLNET_ENABLE is not 1)"
+    if comm.nodes < environment.collnet_nodes:
+        return f"CollNet is off below {environment.collnet_nodes} nodes (NCCL_COLLNET_NODE_THRESHOLD)"
+    return 'CollNet is off: no graph for it (the topology needs ports with coll="1")'
 
 
 def _too_few_heads(comm: Communicator, function: str, algorithm: str) -> str:
