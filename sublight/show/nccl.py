@@ -274,7 +274,10 @@ def _collective_text(collective: dict[str, Any]) -> Iterable[str]:
         rows.append((nbytes(size["bytes"]), f"{size['algorithm']}/{size['protocol']}", f"{size['time_us']:,.0f}" if
                      size["time_us"] >= 1e4 else f"{size['time_us']:,.1f}", f"{size['bus_gb_per_second']:.1f}",
                      str(size["channels"]), size["mostly"], size["next"] or "", slower))
-    yield from columns(rows, "><>>><<>")
+    lines = list(columns(rows, "><>>><<>"))
+    if max(map(len, lines)) > WIDTH:                 # the first column to go
+        lines = list(columns([(*row[:5], *row[6:]) for row in rows], "><>>><>"))
+    yield from lines
     if len(collective["sizes"]) == 1:
         yield from _ranking(collective["sizes"][0])
 
