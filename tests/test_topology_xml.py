@@ -136,3 +136,15 @@ def test_the_catalog_gives_the_graphs_of_a_dump() -> None:
     named = graphs(system_of(parse("2x8xH100")), nodes=2).graphs
     assert {name: (one.pattern, one.channels, one.bw_intra, one.bw_inter) for name, one in dump.items()} == {
         name: (one.pattern, one.channels, one.bw_intra, one.bw_inter) for name, one in named.items()}
+
+
+def test_free_text_of_a_file_is_never_shown() -> None:
+    secret = "token-hf_ab cd"
+    text = boxes.BOXES["a100-1-nic"].replace("mlx5_0", secret)
+    found = graphs(parsed(text.encode()), nodes=2)
+    assert secret not in str(found)
+    text = boxes.BOXES["two-amd"].replace('busid="0000:10', f'busid="{secret}').replace(' sm="86"', "")
+    damaged = parsed(text.encode())
+    with pytest.raises(InputError) as error:
+        graphs(damaged)
+    assert secret not in str(error.value)

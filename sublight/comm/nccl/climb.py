@@ -221,7 +221,7 @@ def _down(budget: Budget, place: int) -> None:
             continue
         budget.give_back(draft, left)
         draft.same = terms.same
-        if found.channels and budget.spent():
+        if found.channels and budget.left < 0 and (_hopeless(budget, draft, place) or budget.spent()):
             return
         if terms.sm >= 90 and draft.pattern == BALANCED_TREE:
             draft.pattern = TREE
@@ -238,6 +238,15 @@ def _down(budget: Budget, place: int) -> None:
             return
         place += 1
         draft.intra = draft.inter = terms.speeds[place]
+
+
+def _hopeless(budget: Budget, draft: Draft, place: int) -> bool:
+    """Nothing that is still to be tried could be better than what was found."""
+    found, terms = budget.climbed.found, budget.climbed.terms
+    return not any(
+        budget.room.for_better(replace(draft, pattern=pattern, cross_nic=cross, intra=rate, inter=rate, type_intra=SYS,
+                                       type_inter=SYS), found)
+        for rate in terms.speeds[place:] for pattern in {found.pattern, TREE} for cross in {0, terms.cross_nic})
 
 
 def _keeps_order(system: System, draft: Draft) -> bool:

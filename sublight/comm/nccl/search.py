@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
@@ -120,6 +120,7 @@ class Search:
                 for link in node.links:
                     self.numbers[link] = len(self.left)
                     self.left.append(link.rate)
+        self.around = [self._around(gpu) for gpu in self.gpus]
         self.bus = [self._bus_of(gpu) for gpu in self.gpus]
         self.port_left = [port.rate for port in self.ports]
         self.used = [0] * self.size
@@ -344,26 +345,26 @@ class Search:
             return [self._as_before(step)]
         if self.switched:
             return self._neighbours(gpu)
-        by_port = 0 if turn == NEVER else 1 if turn == step + 1 else -1
-        scored = sorted(self._scores(gpu, by_port))
-        if by_port == -1 and len({score[3:5] for score in scored}) <= 1:
-            scored.reverse()
-        return [self.gpus[score[-1]] for score in scored]
-
-    def _scores(self, gpu: Node, by_port: int) -> Iterator[tuple[int, int, int, int, int, int, int]]:
-        """Best first when sorted: rate and hops to the port, then to this GPU, then the order of the bus."""
         flag = 1 << self.draft.channels
-        paths = gpu.paths[GPU]
-        port = self.ports[self.draft.ports[self.draft.channels][0]].paths[GPU] if by_port else None
-        for distance in range(1, self.size):
-            index = (gpu.index + distance) % self.size
-            path = paths[index]
-            if not path.links or self.used[index] & flag:
-                continue
-            away = (0, 0, 0)
-            if port is not None:
-                away = (-int(port[index].rate), -self._bus_rate(self.gpus[index]), len(port[index].links))
-            yield (*away, -int(path.rate), len(path.links), distance, index)
+        if turn == NEVER:                # the same order each time
+            return [self.gpus[index] for _, _, _, index in self.around[gpu.index] if not self.used[index] & flag]
+        return [self.gpus[index] for index in self._by_port(gpu, flag, last=turn == step + 1)]
+
+    def _by_port(self, gpu: Node, flag: int, *, last: bool) -> list[int]:
+        """Best first: rate of the port to a GPU, of its bus, hops; then rate, hops from here, order of the bus."""
+        port = self.ports[self.draft.ports[self.draft.channels][0]].paths[GPU]
+        rows = [(-int(port[row[3]].rate), -self._bus_rate(self.gpus[row[3]]), len(port[row[3]].links), row)
+                for row in self.around[gpu.index] if not self.used[row[3]] & flag]
+        rows.sort()
+        if not last and len({row[:2] for *_, row in rows}) <= 1:
+            rows.reverse()
+        return [row[3] for *_, row in rows]
+
+    def _around(self, gpu: Node) -> list[tuple[int, int, int, int]]:
+        """The other GPUs, best first: rate and hops from this one, distance in the order of the bus, index."""
+        others = (((gpu.index + distance) % self.size, distance) for distance in range(1, self.size))
+        return sorted((-int(gpu.paths[GPU][index].rate), len(gpu.paths[GPU][index].links), distance, index)
+                      for index, distance in others if gpu.paths[GPU][index].links)
 
     def _bus_rate(self, gpu: Node) -> int:
         """What is left of the card's link to the bus, in whole units."""

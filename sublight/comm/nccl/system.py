@@ -6,6 +6,7 @@ of it: the search explores in that order and stops after so many steps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -180,9 +181,16 @@ def _text(tag: Tag, name: str) -> str:
 
 def _where(tag: Tag) -> str:
     for name in ("busid", "dev", "numaid", "target"):
-        if name in tag.attributes:
+        if PLAIN.fullmatch(tag.attributes.get(name, "")):
             return f"{name} {tag.attributes[name]}"
     return "without an address"
+
+
+PLAIN = re.compile(r"[A-Za-z0-9_.:+-]{1,32}")      # a name of a file that may be printed
+
+
+def _plain(text: str, other: str) -> str:
+    return text if PLAIN.fullmatch(text) else other
 
 
 def _host(system: System, cpu: Tag) -> int:
@@ -239,7 +247,7 @@ def _model(vendor: str, family: int, model: int) -> str:
 def _add_pci(system: System, tag: Tag, parent: Node, host: int, split: bool) -> None:
     kind = next((row[1] for row in constants()["pci"]["classes"] if _text(tag, "class").startswith(row[0])), "pci")
     address = _text(tag, "busid")
-    rate = _bus_rate(tag)
+    shown, rate = _plain(address, f"{bus_number(address):x}"), _bus_rate(tag)
     for child in tag.children:
         if child.name == "gpu":
             if "rank" not in child.attributes:
@@ -251,13 +259,13 @@ def _add_pci(system: System, tag: Tag, parent: Node, host: int, split: bool) -> 
         nic = system.find(NIC, identity)
         known = nic is not None
         nic = nic or system.add(NIC, identity)
-        nic.name = f"NIC {address}"
+        nic.name = f"NIC {shown}"
         _add_ports(system, card, nic, host, address)
         if not known:
             both_ways(nic, parent, BUS, rate)
     elif kind == "pci":
         switch = system.add(PCI, identity)
-        switch.name = f"PCI switch {address}"
+        switch.name = f"PCI switch {shown}"
         switch.device = _device_number(tag)
         for child in tag.children:
             if child.name == "pci":
@@ -315,7 +323,7 @@ def _add_ports(system: System, card: Tag, nic: Node, host: int, address: str) ->
             continue
         port = system.add(NET, _identity(host, number(tag, "dev")))
         port.dev = number(tag, "dev")
-        port.name = tag.attributes.get("name", f"NET {port.dev}")
+        port.name = _plain(tag.attributes.get("name", ""), f"NET {port.dev}")
         port.asic = hexadecimal(tag.attributes["guid"]) if "guid" in tag.attributes else port.id
         megabits = number(tag, "speed", 0)
         port.rate = single((megabits if megabits > 0 else 10000) / 8000.0)    # some drivers say -1
@@ -328,8 +336,6 @@ def _add_ports(system: System, card: Tag, nic: Node, host: int, address: str) ->
 
 
 def _decimal(text: str) -> float:
-    import re
-
     found = re.match(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)", text)
     return single(float(found.group())) if found and len(found.group()) < 30 else 0.0
 
@@ -363,7 +369,7 @@ def _device_of(system: System, owner: tuple[Tag, str], host: int, split: bool) -
 def _add_nvlink(system: System, owner: tuple[Tag, str], host: int, tag: Tag, split: bool) -> None:
     device = _device_of(system, owner, host, split)
     if device is None:
-        raise InputError(f"<nvlink> of a GPU at {owner[1]} that is no device of the topology")
+        raise InputError(f"<nvlink> of a GPU at {_plain(owner[1], '?')} that is no device of the topology")
     parts = len(_siblings(system, device.id))
     rate = single(number(tag, "count") * nvlink_rate(device.sm))
     target = next((row[1] for row in constants()["pci"]["classes"] if _text(tag, "tclass").startswith(row[0])), "pci")
@@ -396,7 +402,7 @@ def _cpu_above(node: Node, below: Node | None) -> Node | None:
 def _add_c2c(system: System, owner: tuple[Tag, str], host: int, tag: Tag, split: bool) -> None:
     device = _device_of(system, owner, host, split)
     if device is None:
-        raise InputError(f"<c2c> of a GPU at {owner[1]} that is no device of the topology")
+        raise InputError(f"<c2c> of a GPU at {_plain(owner[1], '?')} that is no device of the topology")
     cpu = _cpu_above(device, None)
     rate = single(number(tag, "bw") * number(tag, "count") / 1000.0)
     if cpu is None:
@@ -418,7 +424,7 @@ def _add_switch_links(system: System, tree: Tag) -> None:
         if tag.name == "pcilink":
             one = system.find(PCI, _identity(host, bus_number(address)))
             if one is None:
-                raise InputError(f"<pcilink> of {address}, which is no PCI switch of the topology")
+                raise InputError(f"<pcilink> of {_plain(address, '?')}, which is no PCI switch of the topology")
             other = system.find(PCI, _identity(host, bus_number(_text(tag, "target"))))
             if other is not None:
                 connect(one, other, LOC, constants()["rates"]["local"])

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sublight.cluster import catalog
+from sublight.comm.topology.box import bus_id
 from sublight.comm.topology.parts import Part, part
 from sublight.comm.topology.xml import Tag
 from sublight.device import by_key
@@ -75,9 +76,8 @@ def _with_gpus(tree: Tag, cards: list[Tag], said: list[str]) -> Tag:
 def _known(card: Tag) -> Part:
     found = part(card.attributes.get("vendor", ""), card.attributes.get("device", ""))
     if found is None or found.device is None:
-        raise InputError(f"the card at {card.attributes.get('busid', '?')} is a GPU without <gpu>, and its PCI id does "
-                         "not say which; expected the dump of a running job (NCCL_TOPO_DUMP_FILE), or name the box, "
-                         "such as 8xH100")
+        raise InputError(f"the card at {bus_id(card)} is a GPU without <gpu>, and its PCI id does not say which; "
+                         "expected the dump of a running job (NCCL_TOPO_DUMP_FILE), or name the box, such as 8xH100")
     return found
 
 
