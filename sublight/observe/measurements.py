@@ -32,8 +32,7 @@ FORMATS: tuple[tuple[Callable[[str], bool], Reader], ...] = (
     (deepep_log.looks_like, deepep_log.read_deepep),
 )
 EXPECTED = ("text or -J JSON of nccl-tests, NCCL Inspector JSON, output of DeepEP's tests, or a CSV of pairwise "
-            "results "
-            "(test,N,G,nodes,…,avg_bus_bw_GBs)")
+            "results (test,N,G,nodes,…,avg_bus_bw_GBs)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,9 @@ def _findings(findings: Sequence[Located]) -> list[str]:
         evidence = "".join(f"<li>{_text(line)}</li>" for line in f.evidence)
         caveats = "".join(f"<p class=dim>But: {_text(line)}.</p>" for line in f.caveats)
         out.append(f"<li><b>{_text(f.code)} {_text(f.title)}</b> <span "
-                   f"class=dim>confidence {_text(f.confidence)}</span>"
-                   f"<p>{_text(f.claim)}.</p><ul>{evidence}</ul><p>\u2192 {_text(f.action)}.</p>{caveats}</li>")
+                   "class=dim>confidence "
+                   f"{_text(f.confidence)}</span><p>{_text(f.claim)}.</p><ul>{evidence}</ul><p>\u2192 "
+                   f"{_text(f.action)}.</p>{caveats}</li>")
     return [*out, "</ul>"]
 
 
@@ -150,5 +151,4 @@ def _footer() -> list[str]:
     from sublight import __version__
 
     return [f"<footer>sublight {__version__}. Made offline; this page loads nothing and runs nothing. Codes: "
-            f"docs/findings."
-            "</footer>"]
+            "docs/findings.</footer>"]

@@ -26,16 +26,13 @@ def add(commands: Any) -> None:
     )
     command.add_argument("log", nargs="*", metavar="LOG",
                          help="text or -J JSON of nccl-tests, NCCL Inspector JSON, output of DeepEP's tests, a CSV of "
-                              "pairwise "
-                              "results; files, folders, .gz, .zst, .zip, - for standard input")
+                              "pairwise results; files, folders, .gz, .zst, .zip, - for standard input")
     command.add_argument("--times", action="append", metavar="MEAN,SHORTEST,LONGEST",
                          help="times of one operation as a report gives them, such as 83610us,924us,377962us (us if "
-                              "no unit): "
-                              "a straggler or bandwidth?; may be given again")
+                              "no unit): a straggler or bandwidth?; may be given again")
     command.add_argument("--on", metavar="NODE",
                          help="the hardware, as a node of the catalog or a cluster (hgx-h100, 4x8xH100:nics=4x200); "
-                              "default: by "
-                              "the device's name in the logs")
+                              "default: by the device's name in the logs")
     command.add_argument("--format", choices=FORMATS, default="table")
     command.add_argument("-o", "--output", metavar="FILE", help="write there instead of to standard output")
     command.set_defaults(run=run)

@@ -74,7 +74,7 @@ def _verdict(view: View, findings: tuple[Located, ...]) -> str:
     said += [_short(f) for f in findings if f.finding.code in ("SL504", "SL508")][:2]
     failed = next((f for f in findings if f.finding.code == "SL506"), None)
     if failed is not None:
-        said.append(failed.finding.claim.split(",")[0].split(";")[0])
+        said.append(failed.finding.claim.partition(" failed")[0] + " failed")
     if not said:
         return f"Nothing is slow among {count(len(view.hosts), 'nodes')}." if view.tables or view.lines else (
             "No fault found; pairs of nodes were not measured, so that a node could not be singled out.")

@@ -33,7 +33,7 @@ FALSE_ALARM = 0.002                # chance a table, shared by all nodes
 PAIRS_OVER_NODES = 3.0             # the chance that all pairs share, over that
 PRIOR_SPREAD, PRIOR_COUNT = 0.015, 1.0      # what repeated runs of nccl-tests differ by, worth so many measurements
 SMALLEST_SPREAD = 0.003
-BEAM, MOST_TRIED = 6, 24
+BEAM, MOST_TRIED, MOST_MOVES, MANY_NODES = 6, 24, 6, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,21 +243,29 @@ def _split(entries: _Entries) -> Split | None:
     if entries.n < 6:
         return None
     best: tuple[float, NDArray[np.bool_]] | None = None
+    whole = _cost(entries.y - np.median(entries.y))
     for now, second in sorted(((_split_cost(entries, s), s) for s in _starts(entries)), key=lambda c: c[0])[:2]:
-        for _ in range(6):
-            flips = []
-            for node in range(entries.n):
-                flipped = second.copy()
-                flipped[node] = not flipped[node]
-                flips.append((_split_cost(entries, flipped), node))
-            cost, node = min(flips)
-            if cost >= now - 1e-9:
-                break
-            now, second = cost, second.copy()
-            second[node] = not second[node]
+        if entries.n < MANY_NODES or now < whole - entries.n:      # many nodes without groups: nothing to refine
+            now, second = _refined(entries, now, second)
         if np.isfinite(now) and (best is None or now < best[0]):
             best = (now, second)
     return None if best is None else _named(entries, best[1])
+
+
+def _refined(entries: _Entries, now: float, second: NDArray[np.bool_]) -> tuple[float, NDArray[np.bool_]]:
+    """A partition with nodes moved to the other side as long as that explains more, best move first."""
+    for _ in range(MOST_MOVES):
+        flips = []
+        for node in range(entries.n):
+            flipped = second.copy()
+            flipped[node] = not flipped[node]
+            flips.append((_split_cost(entries, flipped), node))
+        cost, node = min(flips)
+        if cost >= now - 1e-9:
+            break
+        now, second = cost, second.copy()
+        second[node] = not second[node]
+    return now, second
 
 
 def _starts(entries: _Entries) -> list[NDArray[np.bool_]]:

@@ -49,14 +49,12 @@ def _finding(slow: list[tuple[Against, list[Row]]]) -> Located:
     across = [median(map(_ratio, rows)) for found, rows in slow if found.nodes > 1]
     if len(across) > 1 and max(across) < ALIKE * min(across):
         evidence.append(f"all of them by about the same factor, {median(across):.1f}: a network of another rate than "
-                        f"taken "
-                        "would look like this")
+                        "taken would look like this")
     alone = slow[0][0] if len(slow) == 1 and test.runs == 1 and test.nodes == 1 else None
     return Located(Finding(
         CODE, TITLE, claim, tuple(evidence),
         f"Look at what limits it by our account ({worst.expected.limiter}): sublight comm nccl shows what NCCL would "
-        f"choose "
-        "there, and sublight comm topology checks the node's wiring", "medium", None,
+        "choose there, and sublight comm topology checks the node's wiring", "medium", None,
         ("other hardware than taken here? Say it with --on, such as --on hgx-h100:nics=4x200",
          f"expected from {worst.expected.basis}", *worst.expected.notes[:3],
          *(("where several groups of nodes ran a test, their median counts",) if test.runs > 1 else ()))),
@@ -70,7 +68,5 @@ def _said(test: Against, late: list[Row]) -> str:
     where = f" ({listed(test.hosts, 2)})" if test.runs == 1 and test.nodes == 1 else ""
     bus = f" ({rate(worst.median_bus)})" if worst.median_bus else ""
     return (f"{_named(test)}{where}: {len(late)} of {count(len(test.rows), 'sizes')}, {span}; {size(worst.nbytes)} "
-            f"took "
-            f"{time(worst.median_seconds)}{bus}, expected {time(worst.expected.low)} to {time(worst.expected.high)}, "
-            f"limited by "
-            f"{worst.expected.limiter}")
+            f"took {time(worst.median_seconds)}{bus}, expected {time(worst.expected.low)} to "
+            f"{time(worst.expected.high)}, limited by {worst.expected.limiter}")

@@ -96,12 +96,11 @@ def _of_all(test: Test, fallen: Fallen, of: int) -> Located:
     at = size(int(median(c.after.nbytes for c in fallen.values())))
     return Located(Finding(
         CODE, TITLE, f"{_named(test)}: bandwidth falls as messages grow{some}; from {rate(worst.before.bus or 0)} at "
-        f"{size(worst.before.nbytes)} to {rate(worst.after.bus or 0)} "
-        f"at {size(worst.after.nbytes)}", tuple(_lines(fallen, MOST_LISTED)),
+        f"{size(worst.before.nbytes)} to {rate(worst.after.bus or 0)} at "
+        f"{size(worst.after.nbytes)}", tuple(_lines(fallen, MOST_LISTED)),
         f"Run once with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=TUNING around {at}: if algorithm or protocol change "
-        f"there, force the "
-        "ones before (NCCL_ALGO, NCCL_PROTO) or write a tuner row; if not, look for pauses and discards on the "
-        "NICs", "medium", None,
+        "there, force the ones before (NCCL_ALGO, NCCL_PROTO) or write a tuner row; if not, look for pauses and "
+        "discards on the NICs", "medium", None,
         ("logs of nccl-tests do not say which algorithm and protocol ran",)))
 
 
@@ -111,12 +110,10 @@ def _of_few(few: list[tuple[Test, Fallen, int]]) -> Located:
     hosts = tuple(dict.fromkeys(h for (_, nodes, _), runs, _ in few if nodes <= 2 for hs in runs for h in hs))
     return Located(Finding(
         CODE, TITLE, f"on some paths bandwidth falls as messages grow, in {sum(len(f) for _, f, _ in few)} of "
-        f"{sum(of for *_, of in few)} runs; at worst from {rate(worst.before.bus or 0)} "
-        f"at {size(worst.before.nbytes)} to "
-        f"{rate(worst.after.bus or 0)} at {size(worst.after.nbytes)} ({_named(test)})",
+        f"{sum(of for *_, of in few)} runs; at worst from {rate(worst.before.bus or 0)} at {size(worst.before.nbytes)} "
+        f"to {rate(worst.after.bus or 0)} at {size(worst.after.nbytes)} ({_named(test)})",
         (*(f"{_named(t)}: {len(f)} of {of} runs" for t, f, of in few), *_lines(fallen, 4),
          f"most runs of these tests do not fall, so that it is these paths and not NCCL's choice: see {PAIR}"),
         "Look at the switches and NICs of these paths while a large message runs: pauses (PFC), discards, ECN marks, "
-        "congestion "
-        "control (DCQCN), a link that retrains", "medium", None,
+        "congestion control (DCQCN), a link that retrains", "medium", None,
         ("a fall that grows with the length of the run is congestion or heat rather than the size",)), nodes=hosts)

@@ -74,5 +74,4 @@ def _action(failed: list[Result], nodes: list[str]) -> str:
         again = f": {run.replace('mpirun', 'mpirun -x NCCL_DEBUG=WARN', 1)}"
     most = f", {listed(nodes)} first" if nodes else ""
     return (f"Run these alone with NCCL_DEBUG=WARN{most}; on a lost peer look at the kernel log of both ends (dmesg: "
-            f"mlx5, NVRM Xid), "
-            f"GID index and PFC{again}")
+            f"mlx5, NVRM Xid), GID index and PFC{again}")

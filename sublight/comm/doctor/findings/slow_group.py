@@ -42,18 +42,15 @@ def _two_groups(agreed: Agreed, groups: Groups) -> Located:
         claim = (f"two groups of nodes ({sizes}) {where(agreed.setting)}: {rate(one)} and {rate(two)} inside, "
                  f"{rate(between)} between them, {slower(between, min(one, two))} ({tests})")
         action = ("What lies between the groups is narrower than the leaves: count the uplinks that are up and their "
-                  "rate on "
-                  "each leaf and spine, look for oversubscription, ECMP collisions or adaptive routing that is off; "
-                  "until then "
-                  "place jobs inside one group")
+                  "rate on each leaf and spine, look for oversubscription, ECMP collisions or adaptive routing that "
+                  "is off; until then place jobs inside one group")
     elif groups.kind == "group":
         claim = (f"a group of {count(len(groups.second), 'nodes')} is slow with everyone {where(agreed.setting)}: "
                  f"{rate(max(between, two))} against {rate(one)}, {slower(max(between, two), one)} ({tests})")
         action = _shared()
     else:
         claim = (f"a group of {count(len(groups.second), 'nodes')} is slow within "
-                 f"itself {where(agreed.setting)}: {rate(two)} "
-                 f"against {rate(between)} with others ({tests})")
+                 f"itself {where(agreed.setting)}: {rate(two)} against {rate(between)} with others ({tests})")
         action = _shared()
     evidence = [f"group 1: {listed(groups.first, 40)}", f"group 2: {listed(groups.second, 40)}"]
     evidence += [f"{name(t.collective)}: {rate(a)} inside group 1, {rate(c)} inside group 2, {rate(b)} between"
@@ -93,15 +90,14 @@ def _alike(agreed: Agreed, hosts: list[str]) -> Located:
                 f"({name(most.table.collective)})",
                 tuple(f"{host}: " + "; ".join(f"{name(n.table.collective)} {rate(n.level)} of {rate(n.healthy)}, "
                                               f"{n.slow_pairs} of {n.pairs} "
-                                              f"pairs" for n in agreed.nodes[host] if n.pairs)
+                                              "pairs" for n in agreed.nodes[host] if n.pairs)
                       for host in hosts[:20]), _shared(), "medium", None,
                 ("that they share a cause is concluded from equal levels",)), nodes=tuple(hosts))
 
 
 def _shared() -> str:
     return ("Look for what these nodes share: leaf switch, rack, power cap, NIC firmware, BIOS or driver version; "
-            "compare one of "
-            "them with a healthy node (ibstat, lspci -vv LnkSta, nvidia-smi -q, uname -r)")
+            "compare one of them with a healthy node (ibstat, lspci -vv LnkSta, nvidia-smi -q, uname -r)")
 
 
 def _rails(view: View) -> Iterator[Located]:
@@ -114,14 +110,13 @@ def _rails(view: View) -> Iterator[Located]:
     for (gpus, collective), tables in groups.items():
         for rail, level, others in slow_rails(tables):
             found.setdefault(rail, []).append(f"{name(collective)} at {count(gpus, 'GPUs')} a node: {rate(level)} "
-                                              f"against "
-                                              f"{rate(others)} on the other rails, {slower(level, others)}")
+                                              f"against {rate(others)} on the other rails, {slower(level, others)}")
     for rail, evidence in found.items():
         yield Located(
             Finding(CODE, TITLE, f"rail {rail} is slow: {evidence[0]}", tuple(evidence[1:]) or (evidence[0],),
                     "Check the leaf switch of this rail and its uplinks, then the NIC of this rail on every node: "
-                    "rate and width "
-                    "(ibstat), PCIe LnkSta, cable; with NCCL_IB_HCA set to it alone the test repeats", "high", None,
+                    "rate and width (ibstat), PCIe LnkSta, cable; with NCCL_IB_HCA set to it alone the test "
+                    "repeats", "high", None,
                     ("a rail is told from the place of the GPU that took part, device@bus",)), rails=(rail,))
 
 
@@ -166,6 +161,5 @@ def _rails_of_nodes(view: View) -> Iterator[Located]:
                     f"{rate(n.level)} against {rate(n.healthy)}" for a in where_seen for n in a.nodes[host] if n.pairs]
         yield Located(
             Finding(CODE, TITLE, f"{host} is slow on rail {listed(own)} only, of {len(rails)} rails", tuple(evidence),
-                    f"On {host} check that one NIC: cable, ibstat rate and width, PCIe LnkSta, symbol errors; swap "
-                    f"its cable with "
-                    "the next rail's to see which it follows", "high"), nodes=(host,), rails=tuple(own))
+                    f"On {host} check that one NIC: cable, ibstat rate and width, PCIe LnkSta, symbol errors; swap its "
+                    "cable with the next rail's to see which it follows", "high"), nodes=(host,), rails=tuple(own))

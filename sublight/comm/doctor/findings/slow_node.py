@@ -40,8 +40,7 @@ def find(view: View) -> Iterable[Located]:
         worst = max((n for _, ins in seen for n in ins if n.pairs), key=lambda n: n.healthy / n.level, default=None)
         if worst is not None:
             claim = (f"{host} is slow with {worst.slow_pairs} of {worst.pairs} healthy nodes: {rate(worst.level)} "
-                     f"against "
-                     f"{rate(worst.healthy)} ({name(worst.table.collective)} {where(worst.table.setting)})")
+                     f"against {rate(worst.healthy)} ({name(worst.table.collective)} {where(worst.table.setting)})")
         else:
             _, level, healthy = alone[host]
             claim = f"{host} is slow by itself: {rate(level)} against {rate(healthy)}, {slower(level, healthy)}"
@@ -127,8 +126,8 @@ def _evidence(agreed: Agreed, ins: tuple[NodeIn, ...]) -> Iterator[str]:
     for n in ins:
         if n.pairs:
             yield (f"{name(n.table.collective)} {where(agreed.setting)}: {n.slow_pairs} of {n.pairs} pairs with "
-                   f"healthy nodes "
-                   f"are slow, median {rate(n.level)} against {rate(n.healthy)}, {slower(n.level, n.healthy)}")
+                   f"healthy nodes are slow, median {rate(n.level)} against {rate(n.healthy)}, "
+                   f"{slower(n.level, n.healthy)}")
 
 
 def _failures(view: View, host: str) -> str | None:
@@ -139,15 +138,12 @@ def _failures(view: View, host: str) -> str | None:
 def _action(host: str, worst: NodeIn | None, view: View, slow: set[str]) -> str:
     if worst is None:
         return (f"On {host} check the GPUs first: nvidia-smi -q -d CLOCK,PERFORMANCE (clocks, throttling), nvidia-smi "
-                f"nvlink "
-                "-s (links down), the PCIe width; then take it out of the pool")
+                "nvlink -s (links down), the PCIe width; then take it out of the pool")
     partner = next((h for h in view.hosts if h not in slow), "OTHER")
     again = command((host, partner), worst.table.setting.gpus_per_node, worst.table.collective)
     return (f"Take {host} out of the pool; check its ports and cables (ibstat or rdma link: rate and width; perfquery "
-            f"or "
-            f"ethtool -S: symbol errors, discards, pauses), the PCIe width of its NICs (lspci -vv, LnkSta) and "
-            f"IOMMU/ACS; "
-            f"after each step: {again}")
+            "or ethtool -S: symbol errors, discards, pauses), the PCIe width of its NICs (lspci -vv, LnkSta) and "
+            f"IOMMU/ACS; after each step: {again}")
 
 
 def _caveats(seen: list[tuple[Agreed, tuple[NodeIn, ...]]], alone: bool) -> tuple[str, ...]:

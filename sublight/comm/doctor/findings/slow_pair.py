@@ -44,8 +44,8 @@ def _slow(one: PairIn) -> bool:
 def _evidence(view: View, agreed: Agreed, ranked: list[tuple[Pair, tuple[PairIn, ...]]]) -> Iterable[str]:
     for (a, b), ins in ranked[:MOST_LISTED]:
         yield f"{a}–{b}: " + "; ".join(
-            f"{name(i.table.collective)} {rate(i.level)} "
-            f"of {rate(i.healthy)}, {slower(i.level, i.healthy)}" for i in ins)
+            f"{name(i.table.collective)} {rate(i.level)} of {rate(i.healthy)}, "
+            f"{slower(i.level, i.healthy)}" for i in ins)
     if len(ranked) > MOST_LISTED:
         yield f"and {len(ranked) - MOST_LISTED} more (--format json lists all)"
     ends = Counter(host for pair, _ in ranked for host in pair)
@@ -73,8 +73,8 @@ def _crossed(view: View, agreed: Agreed, slow: set[Pair]) -> str | None:
     if not counts[True, True] or counts[False, True] or straight < 5 or crossing < 5:
         return None
     return (f"all {counts[True, True]} join GPUs at different places (PCI addresses) of their nodes, which {crossing} "
-            f"pairs do; "
-            f"none of the {straight} pairs with GPUs at the same place is slow: the path between rails is to blame")
+            f"pairs do; none of the {straight} pairs with GPUs at the same place is slow: the path between rails is to "
+            "blame")
 
 
 def _action(first: tuple[Pair, tuple[PairIn, ...]], agreed: Agreed) -> str:

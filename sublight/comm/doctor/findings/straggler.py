@@ -211,14 +211,13 @@ def _late_nodes(view: View) -> Iterator[Located]:
                 continue
             pairs = max(n.pairs for n in ins)
             seen.setdefault(host, []).append(
-                f"{where(agreed.setting)}: with {count(pairs, 'nodes')}, {size(sizes[0][0])} "
-                f"takes {exp(sizes[0][1]):.1f} times as "
-                f"long as on other pairs, {size(sizes[-1][0])} {exp(sizes[-1][1]):.2f} times")
+                f"{where(agreed.setting)}: with {count(pairs, 'nodes')}, {size(sizes[0][0])} takes "
+                f"{exp(sizes[0][1]):.1f} times as long as on other pairs, {size(sizes[-1][0])} {exp(sizes[-1][1]):.2f} "
+                "times")
     for host, evidence in seen.items():
         yield Located(
             Finding(CODE, TITLE, f"{host} is late, not slow: it adds a time to every call, which shows in small "
                                  f"messages and "
                     "vanishes in large ones", tuple(dict.fromkeys(evidence)),
                     f"On {host} look at the host, not the network: CPU governor and pinning, interrupts, another "
-                    f"process, IOMMU, "
-                    "GPU clocks", "medium"), nodes=(host,))
+                    "process, IOMMU, GPU clocks", "medium"), nodes=(host,))

@@ -56,8 +56,7 @@ def _first_iteration(s: Series) -> str | None:
     for p in s.points:
         if len(p.samples) >= 5 and p.samples[0] > FIRST_ITERATION * median(p.samples[1:]):
             return (f"{name(s.collective)}{_on(s)} at {size(p.nbytes)}: first iteration {time(p.samples[0])}, median "
-                    f"of the others "
-                    f"{time(median(p.samples[1:]))}")
+                    f"of the others {time(median(p.samples[1:]))}")
     return None
 
 
