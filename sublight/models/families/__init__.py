@@ -27,6 +27,7 @@ from sublight.models.model import Model
 FAMILIES: dict[str, Callable[[Source], Model]] = {
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": llama,
+    "Mistral3ForConditionalGeneration": llama,
     "Qwen2ForCausalLM": qwen2,
     "Qwen3ForCausalLM": qwen3,
     "Qwen3VLForConditionalGeneration": qwen3,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sublight.models.families.source import Source
-from sublight.models.families.vision import vision
+from sublight.models.families.vision import towers, vision
 from sublight.models.model import Layer, Model
 
 
 def llama(source: Source) -> Model:
     """Llama and Mistral. A window, where one is given, holds for every layer (Mistral 7B v0.1)."""
-    return source.model(layers(source, window=source.text.optional("sliding_window")), drafts=[])
+    return source.model(layers(source, window=source.text.optional("sliding_window")), aside=towers(source.config))
 
 
 def qwen2(source: Source) -> Model:
