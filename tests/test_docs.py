@@ -31,7 +31,8 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 FINDING_PAGES = sorted((DOCS / "findings").glob("SL*.md"))
 WITH_EXAMPLES = ("explain", "demo", "budget", "idle", "bounds", "replay", "ranks", "quality", "json", "html",
-                 "perfetto", "devices", "calibrate")
+                 "perfetto", "devices", "calibrate", "comm-topology", "comm-nccl", "comm-expect", "comm-doctor",
+                 "comm-tuner", "comm-reports", "clusters", "models", "nsys")
 NEED_EXAMPLES = [*(DOCS / f"{name}.md" for name in WITH_EXAMPLES), *FINDING_PAGES]
 
 
