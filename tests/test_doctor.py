@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import shared
 from numpy.typing import NDArray
+from planted_logs import Site, log
 
 from sublight.cli import main
 from sublight.comm.doctor.diagnosis import Diagnosis, diagnose
@@ -168,7 +169,7 @@ def test_the_rank_that_waits_least_is_the_late_one() -> None:
 @pytest.mark.parametrize(("times", "ranks"), [
     ({rank: (900.0, 910.0, 930.0) if rank != 5 else (905.0, 1800.0, 9000.0) for rank in range(8)}, (5,)),
     ({rank: (900.0, 3000.0, 9000.0) if rank != 2 else (900.0, 950.0, 1000.0) for rank in range(8)}, (2,)),
-    ({rank: (900.0, 3000.0, 9000.0) for rank in range(8)}, ()),
+    (dict.fromkeys(range(8), (900.0, 3000.0, 9000.0)), ()),
 ])
 def test_ranks_of_deepep_are_told_apart(times: dict[int, tuple[float, ...]], ranks: tuple[int, ...]) -> None:
     lines = [f"[rank {rank}] Dispatch + combine bandwidth: 8.00 GB/s, avg_t={mean:.2f} us, min_t={least:.2f} us, "
@@ -213,6 +214,16 @@ def test_a_fall_with_size_is_a_cliff_and_a_plateau_is_none() -> None:
 def test_a_slow_first_size_is_warm_up() -> None:
     assert len(with_code(diagnose(series([20, 30, 38, 39], first_extra_s=1e-4)), "SL507")) == 1
     assert with_code(diagnose(series([20, 30, 38, 39])), "SL507") == []
+
+
+def test_a_late_node_is_not_called_slow_and_stays_on_the_map() -> None:
+    site = Site(nodes=5, gpus=2, late_nodes={3: 2e-3})
+    results = [r for a, b, rail in site.runs() for r in read_one(log(site, a, b, rail), f"{a}{b}.log") or ()]
+    found = diagnose(results)
+    (late,) = with_code(found, "SL504")
+    assert late.nodes == ("gpu-04",)
+    assert with_code(found, "SL501") == with_code(found, "SL503") == []
+    assert all("gpu-04" in t["hosts"] for t in document(found)["tables"])
 
 
 def test_slow_nodes_that_are_alike_are_a_group() -> None:

@@ -99,11 +99,12 @@ def _maps(diagnosis: Diagnosis) -> list[str]:
 
 
 def _svg(heat: HeatMap) -> str:
-    left = 7 * max(len(host) for host in heat.hosts) + 8
+    left = top = 6 * max(len(host) for host in heat.hosts) + 10
     n = len(heat.hosts)
-    cells = []
+    cells = [f'<text transform="translate({left + CELL * j + 12} {top - 6}) rotate(-90)">{_text(host)}</text>'
+             for j, host in enumerate(heat.hosts)]
     for i, (a, row) in enumerate(zip(heat.hosts, heat.shares, strict=True)):
-        y = CELL * i
+        y = top + CELL * i
         cells.append(f'<text x="{left - 6}" y="{y + 13}" text-anchor="end">{_text(a)}</text>')
         for j, (b, share) in enumerate(zip(heat.hosts, row, strict=True)):
             if i == j:
@@ -112,7 +113,7 @@ def _svg(heat: HeatMap) -> str:
             css = "none" if share is None else f"h{_step(share)}"
             cells.append(f'<rect class="{css}" x="{left + CELL * j}" y="{y}" width="{CELL - 1}" height="{CELL - 1}">'
                          f"<title>{_text(a)} \u2013 {_text(b)}: {said}</title></rect>")
-    width, height = left + CELL * n, CELL * n
+    width, height = left + CELL * n, top + CELL * n
     return (f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="'
             f'{_text(heat.title)}">{"".join(cells)}</svg>')
 

@@ -44,11 +44,13 @@ def summary(diagnosis: Diagnosis) -> str:
 def heat_maps(diagnosis: Diagnosis) -> list[HeatMap]:
     """The bandwidth tables, those with faults first."""
     out: list[tuple[bool, HeatMap]] = []
+    whole = {(t.setting, t.collective): t for t in diagnosis.view.tables if t.measure == "bandwidth"}
     for agreed in diagnosis.view.agreed:
         if agreed.measure != "bandwidth":
             continue
         quiet = not (agreed.nodes or agreed.pairs or agreed.groups)
-        out += [(quiet, _map(table, agreed.groups)) for table in agreed.tables if len(table.hosts) > 2]
+        tables = [whole[agreed.setting, t.collective] for t in agreed.tables]     # with late nodes
+        out += [(quiet, _map(table, agreed.groups)) for table in tables if len(table.hosts) > 2]
     return [heat for _, heat in sorted(out, key=lambda o: o[0])]
 
 

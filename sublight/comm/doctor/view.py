@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from sublight.cluster import Cluster, Node
-from sublight.comm.doctor.agreed import Agreed, agree
+from sublight.comm.doctor.agreed import Agreed
+from sublight.comm.doctor.lateness import agree_without_late
 from sublight.comm.doctor.series import Series, series_of
 from sublight.comm.doctor.tables import Line, Pair, Setting, Table, lines_of, natural, tables_of
 from sublight.comm.expected import Expected
@@ -74,8 +75,8 @@ def view_of(
     clusters = {(n, g): Cluster(node, n, g) for n, g in placements if node is not None and g <= node.gpus}
     failures = tuple(r for r in results if r.failure)
     hosts = tuple(sorted({h for r in results if r.placement for h in r.placement.hosts}, key=natural))
-    return View(results, series, tables, lines_of(series), agree(tables), failures, _absent(tables, failures), hosts,
-                clusters, expect, refused)
+    return View(results, series, tables, lines_of(series), agree_without_late(series, tables), failures,
+                _absent(tables, failures), hosts, clusters, expect, refused)
 
 
 def _absent(tables: tuple[Table, ...], failures: tuple[Result, ...]) -> tuple[Absent, ...]:

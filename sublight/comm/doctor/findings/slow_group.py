@@ -8,7 +8,8 @@ import numpy as np
 
 from sublight.comm.doctor.agreed import Agreed, Groups
 from sublight.comm.doctor.faults import LEAST_SLOW, SMALLEST_SPREAD
-from sublight.comm.doctor.findings.slow_node import FEW_RAILS, alike, by_node, is_late
+from sublight.comm.doctor.findings.slow_node import FEW_RAILS, alike, by_node
+from sublight.comm.doctor.lateness import is_late
 from sublight.comm.doctor.tables import Table
 from sublight.comm.doctor.view import Located, View
 from sublight.comm.doctor.wording import count, listed, name, rate, slower, where
@@ -27,7 +28,7 @@ def find(view: View) -> Iterable[Located]:
             continue
         if agreed.groups is not None and agreed.groups.levels:
             yield _two_groups(agreed, agreed.groups)
-        together = [host for host in alike(agreed) if not is_late(view, agreed, host)]
+        together = [host for host in alike(agreed) if not is_late(view.series, agreed, host)]
         if together:
             yield _alike(agreed, together)
     yield from _rails(view)

@@ -9,6 +9,7 @@ import numpy as np
 
 from sublight.comm.doctor.agreed import Agreed, NodeIn
 from sublight.comm.doctor.faults import LEAST_SLOW
+from sublight.comm.doctor.lateness import is_late
 from sublight.comm.doctor.tables import Line
 from sublight.comm.doctor.view import Located, View
 from sublight.comm.doctor.wording import command, count, name, rate, slower, where
@@ -19,7 +20,6 @@ ALIKE = 0.07                       # deficits of nodes that look like one cause,
 LEAST_ALIKE, SHARE_ALIKE = 3, 0.15
 FEW_RAILS = 0.5                    # a node that is slow on at most this share of the rails has a slow rail, not more
 SPREADS = 4.0
-LATE_SHARE = 0.3                   # of the deficit of small messages that large ones may still have
 
 
 def find(view: View) -> Iterable[Located]:
@@ -56,7 +56,7 @@ def by_node(view: View) -> dict[str, list[tuple[Agreed, tuple[NodeIn, ...]]]]:
     for agreed in view.agreed:
         together = alike(agreed)
         for host, ins in agreed.nodes.items():
-            if agreed.measure == "bandwidth" and host not in together and not is_late(view, agreed, host):
+            if agreed.measure == "bandwidth" and host not in together and not is_late(view.series, agreed, host):
                 out.setdefault(host, []).append((agreed, ins))
     return {host: seen for host, seen in out.items()
             if len(rails) < 2 or len({a.setting.rail for a, _ in seen} - {""}) > FEW_RAILS * len(rails)
@@ -76,38 +76,6 @@ def alike(agreed: Agreed) -> tuple[str, ...]:
     middle = float(np.median(list(size.values())))
     same = tuple(host for host, value in size.items() if abs(value - middle) <= ALIKE)
     return same if len(same) >= max(LEAST_ALIKE, SHARE_ALIKE * len(agreed.hosts)) else ()
-
-
-def is_late(view: View, agreed: Agreed, host: str) -> bool:
-    """Whether a node that a bandwidth table calls is late by a time rather than slow by a share: what it loses at large
-    sizes is little of what it loses at small ones."""
-    sizes = by_size(view, agreed, host)
-    if len(sizes) < 3:
-        return False
-    small, large = max(s for _, s in sizes[:3]), float(np.median([s for _, s in sizes[-2:]]))
-    return large < LEAST_SLOW and large < LATE_SHARE * small
-
-
-def by_size(view: View, agreed: Agreed, host: str) -> list[tuple[int, float]]:
-    """(bytes, deficit in logarithms) of a node's pairs against those of healthy nodes, over the tests of a setting."""
-    own: dict[tuple[str, int], list[float]] = {}
-    others: dict[tuple[str, int], list[float]] = {}
-    for s in view.series:
-        p = s.placement
-        if p is None or len(p.hosts) != 2 or p.gpus_per_node != agreed.setting.gpus_per_node:
-            continue
-        if agreed.setting.rail and s.rail != agreed.setting.rail:
-            continue
-        slow = [h for h in p.hosts if h in agreed.nodes]
-        if slow and slow != [host]:
-            continue
-        for point in s.points:
-            (own if slow else others).setdefault((s.collective, point.nbytes), []).append(point.seconds)
-    found: dict[int, list[float]] = {}
-    for key, seconds in own.items():
-        if key in others:
-            found.setdefault(key[1], []).append(log(float(np.median(seconds)) / float(np.median(others[key]))))
-    return sorted((nbytes, float(np.mean(values))) for nbytes, values in found.items())
 
 
 def slow_alone(line: Line) -> Iterator[tuple[str, float, float]]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import exp
 from statistics import median
 
-from sublight.comm.doctor.findings.slow_node import by_node, by_size, is_late
+from sublight.comm.doctor.findings.slow_node import by_node
+from sublight.comm.doctor.lateness import by_size, is_late
 from sublight.comm.doctor.series import Series, words
 from sublight.comm.doctor.view import Located, View
 from sublight.comm.doctor.wording import count, listed, name, size, time, where
@@ -204,8 +205,8 @@ def _late_nodes(view: View) -> Iterator[Located]:
     seen: dict[str, list[str]] = {}
     for agreed in view.agreed:
         for host, ins in agreed.nodes.items():
-            sizes = by_size(view, agreed, host)
-            if host in slow or not sizes or (agreed.measure == "bandwidth" and not is_late(view, agreed, host)):
+            sizes = by_size(view.series, agreed, host)
+            if host in slow or not sizes or (agreed.measure == "bandwidth" and not is_late(view.series, agreed, host)):
                 continue
             if agreed.measure == "latency" and (sizes[-1][1] > 0.5 * sizes[0][1] or sizes[-1][1] > 0.08):
                 continue
