@@ -271,8 +271,8 @@ def _solve(make: Callable[[F64], S], seconds: Callable[[S, Measured], float], ro
     return make(found.x)
 
 
-def fit_low_latency(rows: Sequence[Measured]) -> LowLatency:
-    """Three constants between nodes, two inside one. Widths are set by `low_latency_widths`."""
+def fit_low_latency(rows: Sequence[Measured], *, most: float = 1.0) -> LowLatency:
+    """Three constants between nodes, two inside one. most: of a port's line rate, as share. Widths: exchange_widths."""
     inside = [m for m in rows if m.exchange.nodes == 1]
     between = [m for m in rows if m.exchange.nodes > 1]
 
@@ -282,7 +282,7 @@ def fit_low_latency(rows: Sequence[Measured]) -> LowLatency:
     def seconds(constants: LowLatency, m: Measured) -> float:
         return low_latency(m.exchange, m.cluster, constants).seconds
 
-    found = _solve(make, seconds, between, [25, 0.3, 0.9], [1, 0, 0.3], [200, 3, 1])
+    found = _solve(make, seconds, between, [25, 0.3, 0.9], [1, 0, 0.3], [200, 3, most])
     if inside:
         found = _solve(lambda x: replace(found, inside_base_s=float(x[0]) * 1e-6, inside_share=float(x[1])), seconds,
                        inside, [12, 0.5], [1, 0.1], [100, 1])
@@ -356,7 +356,8 @@ def _nodes(exchange: Exchange) -> int:
 
 def board_deepep(data: Path) -> dict[str, dict[str, Normal | LowLatency]]:
     """DeepEP: node counts held out; README's other clusters; NCCL EP's README."""
-    shipped: dict[str, dict[str, Normal | LowLatency]] = {"low-latency": {}, "normal": {}, "nccl-ep": {}}
+    shipped: dict[str, dict[str, Normal | LowLatency]] = {
+        "low-latency": {}, "normal": {}, "deepep-v2": {}, "nccl-ep": {}}
     both = []
     print("\nDeepEP low-latency, 4 nodes from 2 and 8 (H100, 2 to 256 tokens)")
     for phase in PHASES:
@@ -405,6 +406,20 @@ LEGACY_NORMAL = {16: (43, 43), 32: (58, 57), 64: (51, 50)}
 NCCL_EP = {8: (224.3, 185.2), 16: (76.7, 73.0), 32: (53.6, 50.0), 64: (48.8, 43.8)}
 
 
+# DeepEP README.md (dd758ca), version 2, 8192 tokens, fp8 out and bf16 back, GB/s with those for the own node or rank:
+# 2 and 4 nodes of SM90 (RDMA), one node of SM100 (NVLink) with 24 and 64 SMs
+V2_RDMA = {2: (90, 81), 4: (61, 61)}
+V2_NVLINK = ((643, 675), (726, 740))
+
+
+def version_2(at: int, first: Normal) -> Normal:
+    """Constants of DeepEP's second version: rates of its README. No latency is told there: that of the first."""
+    shares = [rates[at] * (nodes - 1) / nodes / 50 for nodes, rates in V2_RDMA.items()]
+    inside = [rates[at] / 900 for rates in V2_NVLINK]
+    return replace(first, copy_s=0.0, inside_copy_s=0.0, start_tokens=1.0, share=round(math.fsum(shares) / 2, 4),
+                   nvlink_share=round(math.sqrt(inside[0] * inside[1]), 4), width=0.10, base_width=0.7)
+
+
 def _readme(shipped: dict[str, dict[str, Normal | LowLatency]]) -> None:
     print("\nREADME tables: predicted / measured")
     for at, phase in enumerate(PHASES):
@@ -423,15 +438,16 @@ def _readme(shipped: dict[str, dict[str, Normal | LowLatency]]) -> None:
             logical = 4096 * traffic(exchange).nodes * exchange.row_bytes / seconds / 1e9
             said.append(f"EP{ranks} {logical:.0f}/{LEGACY_NORMAL[ranks][at]} GB/s")
         print(f"  DeepEP V1 normal {phase}, H800:", ", ".join(said))
+        shipped["deepep-v2"][phase] = version_2(at, kernel)
     for at, phase in enumerate(PHASES):
         rows = [Measured(Exchange(phase, 128, 8, 7168, 256, ranks, 8, form="bf16", mode="nccl-ep"),
                          128 * 8 * 14336 / NCCL_EP[ranks][at] / 1e9) for ranks in NCCL_EP]
         seen = [m for m in rows if m.exchange.ranks != 32]
-        held = fit_low_latency(seen)
+        network = shipped["low-latency"][phase].share        # one size per scale cannot tell a rate of its own
+        held = fit_low_latency(seen, most=network)
         print(score_exchanges(held, [m for m in rows if m.exchange.ranks == 32], low_latency).line(
             f"  NCCL EP {phase}, EP32 from EP16 and EP64"))
-        # one size per scale: base and rate cannot both be told, nor the error of other sizes
-        shipped["nccl-ep"][phase] = replace(fit_low_latency(rows), width=0.08, base_width=0.5)
+        shipped["nccl-ep"][phase] = replace(fit_low_latency(rows, most=network), width=0.08, base_width=0.5)
 
 
 # ---- NVL72
@@ -544,6 +560,8 @@ def experts_toml(families: Mapping[str, Mapping[str, Normal | LowLatency]], doma
         "low-latency": "DeepEP low-latency on 1 to 8 nodes of 8 H100 (AIConfigurator, h100_sxm sglang 0.5.6.post2)",
         "normal": "DeepEP normal on 1 to 4 nodes of 8 H100 (AIConfigurator, h100_sxm sglang 0.5.6.post2; rows on 8 "
                   "nodes left out as suspicious); NVLink: H800, DeepEP docs/legacy.md",
+        "deepep-v2": "DeepEP version 2, 8,192 tokens on 2 and 4 nodes of SM90 and one of SM100 (README, dd758ca); "
+                     "latency of version 1",
         "nccl-ep": "NCCL EP low-latency, 128 tokens on 1 to 8 nodes of 8 H100 (NVIDIA/nccl contrib/nccl_ep/README.md)",
     }
     lines = ["# Expert-parallel exchanges. Written by bench/fit_rails.py.",

@@ -195,6 +195,18 @@ def test_nccl_ep_lies_on_its_readme() -> None:
         assert e.low <= exchange.payload_bytes / printed / 1e9 <= e.high
 
 
+@pytest.mark.parametrize(("where", "out", "back"), [("2x8xH100", 90, 81), ("4x8xH100", 61, 61), ("8xB200", 684, 707)])
+def test_deepeps_second_version_lies_on_its_readme(where: str, out: float, back: float) -> None:
+    """8192 tokens, any node. On one node between the README's 643 and 726, 675 and 740 GB/s with 24 and 64 SMs."""
+    cluster = parse(where)
+    exchange = replace(V3, tokens=8192, ranks=cluster.ranks, group_limit=None, mode="deepep-v2")
+    for found, phase, printed in ((dispatch, "dispatch", out), (combine, "combine", back)):
+        _, nbytes = printed_bytes(replace(exchange, phase=phase))
+        e = found(exchange, cluster)
+        assert nbytes / e.seconds / 1e9 == pytest.approx(printed, rel=0.12)
+        assert e.low <= nbytes / printed / 1e9 <= e.high
+
+
 def test_nvl72_lies_on_its_table() -> None:
     """16,384 tokens over 32 GB200, bf16: 3,187 us to dispatch, 3,634 back, 115 to prepare."""
     exchange = Exchange("dispatch", 16384, 8, 7168, 256, 32, 32, form="bf16", mode="nvl72-alltoall")

@@ -56,8 +56,9 @@ def _exchange_options(group: Any) -> None:
     group.add_argument("--hidden", type=_count, metavar="N")
     group.add_argument("--experts", type=_count, metavar="N")
     group.add_argument("--group-limit", type=_count, metavar="N", help="nodes that a token may go to; default: any")
-    group.add_argument("--mode", default=None, choices=["normal", "low-latency", "nccl-ep", "nvl72-alltoall"],
-                       help="default: normal (DeepEP)")
+    group.add_argument("--mode", default=None,
+                       choices=["normal", "deepep-v2", "low-latency", "nccl-ep", "nvl72-alltoall"],
+                       help="default: normal (DeepEP, its first version)")
     group.add_argument("--form", default=None, choices=["fp8", "bf16", "nvfp4"],
                        help="rows; default: fp8 to dispatch, bf16 to combine")
     group.add_argument("--power", type=float, default=None, metavar="A",

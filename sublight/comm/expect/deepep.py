@@ -22,7 +22,7 @@ from importlib import resources
 from typing import Any
 
 from sublight.cluster import Cluster
-from sublight.comm.expect.experts import Exchange, Traffic, traffic
+from sublight.comm.expect.experts import SPREADING, Exchange, Traffic, traffic
 from sublight.comm.expect.rails import MEASURED, MEASURED_GBIT, box_of, leaving
 from sublight.comm.expected import Expected
 from sublight.errors import InputError
@@ -90,8 +90,8 @@ def shipped() -> Mapping[str, Library]:
 def parsed(table: Mapping[str, Any]) -> dict[str, Library]:
     """The families of a document in the form of catalog/comm/experts.toml."""
     found: dict[str, Library] = {}
-    for mode in ("normal", "low-latency", "nccl-ep"):
-        kind = Normal if mode == "normal" else LowLatency
+    for mode in ("normal", "deepep-v2", "low-latency", "nccl-ep"):
+        kind = Normal if mode in SPREADING else LowLatency
         found[mode] = Library({phase: kind(**table[mode][phase]) for phase in ("dispatch", "combine")},
                               table[mode]["source"])
     return found
@@ -119,7 +119,7 @@ class Parts:
 def normal(exchange: Exchange, cluster: Cluster, constants: Normal) -> Parts:
     """The parts of a normal dispatch or combine."""
     found = traffic(exchange)
-    sms = min(exchange.sms or USUAL_SMS, cluster.node.device.sms)
+    sms = min(exchange.sms or USUAL_SMS, cluster.node.device.sms)    # constants of deepep-v2 have no SM term
     link = _link(cluster)
     if exchange.nodes == 1:
         volume = exchange.tokens * exchange.row_bytes * found.ranks * found.hot_rank
@@ -188,7 +188,7 @@ def _network(nbytes: float, exchange: Exchange, cluster: Cluster, share: float) 
     box = box_of(cluster)
     rail = nbytes * box.gpus / box.nics / (cluster.node.nic_bytes_per_second * share)
     crossing = leaving(cluster, exchange.nodes)
-    if exchange.mode != "normal" and cluster.layout == "rail":
+    if exchange.mode not in SPREADING and cluster.layout == "rail":
         crossing = 1 - (1 - crossing) / box.nics
     return rail, rail * crossing * cluster.oversubscription
 
@@ -231,6 +231,8 @@ def _assumed(exchange: Exchange) -> tuple[str, ...]:
     rows = f"{exchange.row_form} rows" + (" with a scale for 128 values" if exchange.row_form == "fp8" else "")
     even = "even routing" if exchange.routing.even else "uneven routing: the busiest rank and node are charged"
     sms = (f"{exchange.sms or USUAL_SMS} SMs",) if exchange.mode == "normal" else ()
+    if exchange.mode == "deepep-v2":
+        sms = ("with as many SMs as it takes itself, 6 to 12 between nodes; fewer were not measured",)
     limit = (f"each token goes to at most {exchange.group_limit} nodes",) if exchange.group_limit else ()
     apart = ("the notify kernel before it is not in it",) if exchange.mode == "normal" and exchange.nodes > 1 else ()
     return (rows, even, *sms, *limit, *apart)
@@ -246,7 +248,7 @@ def transfer(exchange: Exchange, cluster: Cluster) -> tuple[float, tuple[str, ..
         steps.append((0.10, f"ports of {gbit:g} Gbit/s instead of {MEASURED_GBIT:g}"))
     if exchange.nodes > 1 and cluster.fabric != "infiniband":
         steps.append((0.10, f"{cluster.fabric} instead of infiniband"))
-    if exchange.nodes > (8 if exchange.mode != "normal" else 4):
+    if exchange.nodes > (4 if exchange.mode in SPREADING else 8):
         steps.append((0.05 * math.log2(exchange.nodes / 4), f"{exchange.nodes} nodes, more than were measured"))
     if exchange.per_node != 8:
         steps.append((0.10, f"{exchange.per_node} ranks a node instead of 8"))

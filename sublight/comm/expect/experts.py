@@ -21,7 +21,8 @@ from functools import cache
 from sublight.errors import InputError
 
 PHASES = ("dispatch", "combine")
-MODES = ("normal", "low-latency", "nccl-ep", "nvl72-alltoall")
+MODES = ("normal", "deepep-v2", "low-latency", "nccl-ep", "nvl72-alltoall")
+SPREADING = ("normal", "deepep-v2")      # one copy of a token to a node, spread there over NVLink
 # Bytes of a row of `hidden` values. fp8: a 4-byte scale for 128 values (DeepEP, README); nvfp4: a 1-byte scale for 16
 # values (TensorRT-LLM); bf16: plain.
 FORMS = ("fp8", "bf16", "nvfp4")
@@ -183,7 +184,7 @@ def printed_bytes(exchange: Exchange) -> tuple[str, float]:
     a copy for each expert (tests/test_low_latency.py).
     """
     found = traffic(exchange)
-    if exchange.mode != "normal":
+    if exchange.mode not in SPREADING:
         return "payload", exchange.payload_bytes
     if exchange.nodes > 1:
         return "RDMA", exchange.tokens * exchange.row_bytes * found.nodes

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sublight.cluster import Cluster
 from sublight.comm.bus import bus_bytes
 from sublight.comm.expect.compose import part
-from sublight.comm.expect.experts import Exchange, traffic
+from sublight.comm.expect.experts import SPREADING, Exchange, traffic
 from sublight.comm.expect.rails import PEER_TO_PEER, box_of
 from sublight.comm.expected import Expected
 from sublight.work import Message
@@ -95,5 +95,5 @@ def link_of_exchange(exchange: Exchange, cluster: Cluster) -> Link:
         return Link("NVLink of a GPU", node.device.limits.link_bytes_per_second or 0.0, rows * copies * others)
     box = box_of(cluster)
     share = (exchange.nodes - 1) / exchange.nodes
-    copies = found.remote_nodes if exchange.mode == "normal" else exchange.top_k * share
+    copies = found.remote_nodes if exchange.mode in SPREADING else exchange.top_k * share
     return Link("ports of a GPU", box.nics * node.nic_bytes_per_second / box.gpus, rows * copies)
