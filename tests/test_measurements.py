@@ -51,6 +51,12 @@ def test_one_gpu_a_node_names_its_rail() -> None:
     assert {r.variant.partition(", ")[2] for r in times} == {"rail 1@2c"}
 
 
+def test_a_file_s_name_may_say_the_rail() -> None:
+    site = Site(nodes=2, gpus=2, sizes=(1 << 20, 1 << 21))
+    for name, rail in (("pair_rail3_a_b.log", "rail 3"), ("a_nic07.log", "rail 7"), ("trail3.log", "")):
+        assert {r.variant.partition(", ")[2] for r in only(read_one(log(site, 0, 1, 0), name), name="time")} == {rail}
+
+
 def test_a_failed_run_says_why_in_our_words() -> None:
     text = log(Site(nodes=2, failing=1.0, seed=3, sizes=(1 << 20, 1 << 21)), 0, 1, 0)
     failed = [r for r in read_one(text, "x.log") or () if r.failure]

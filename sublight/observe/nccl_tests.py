@@ -41,6 +41,7 @@ LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version (\d+\.\d+\.\d+)")
 AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
 PROGRAM = re.compile(r"\b(" + "|".join(sorted(COLLECTIVES, key=len, reverse=True)) + r")_perf\b")
 ONE_PORT = re.compile(r"NCCL_IB_HCA\s*(?:=|:| set by environment to )\s*=?([A-Za-z]\w{0,30}_\d+(?::\d+)?)\s*$")
+RAIL_NAME = re.compile(r"(?:^|[^A-Za-z])(?:rail|hca|nic)[-_]?(\d{1,3})(?!\d)", re.I)
 
 
 @dataclass(slots=True)
@@ -212,11 +213,19 @@ def placement_of(test: Test) -> Placement | None:
     return Placement(len(hosts), gpus, hosts, test.ranks[0].model or None, test.library)
 
 
-def rail_of(test: Test) -> str | None:
-    """How the one GPU of each node, or the one port that NCCL was told to use, is called: "rail 3@5d", "rail mlx5_3".
-    Nodes that differ: "rail 0@52-0@9d". None with more GPUs a node."""
+def rail_in(name: str) -> str | None:
+    """The rail that a file's name says: "pair_rail3_a_b.log" is rail 3."""
+    found = RAIL_NAME.search(name)
+    return f"rail {int(found.group(1))}" if found else None
+
+
+def rail_of(test: Test, name: str = "") -> str | None:
+    """How the one port that NCCL was told to use, the rail that the file's name says, or the one GPU of each node is
+    called: "rail mlx5_3", "rail 3", "rail 3@5d". Nodes that differ: "rail 0@52-0@9d". None with more GPUs a node."""
     if test.port is not None:
         return f"rail {test.port}"
+    if (said := rail_in(name)) is not None:
+        return said
     hosts = dict.fromkeys(rank.host for rank in test.ranks)
     if not test.ranks or len(hosts) != len(test.ranks) or len(hosts) < 2:
         return None
@@ -234,7 +243,7 @@ def _slot(bus: str) -> str:
 def results(test: Test, source: str) -> Iterator[Result]:
     """A test's Results, failures last."""
     placement, group = placement_of(test), max(len(test.ranks), 1)
-    rail = rail_of(test)
+    rail = rail_of(test, source)
 
     def variant(place: str, *more: str) -> str:
         return ", ".join(word for word in (place, *more, rail or "") if word)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from sublight.errors import InputError
-from sublight.observe.nccl_tests import COLLECTIVES
+from sublight.observe.nccl_tests import COLLECTIVES, rail_in
 from sublight.result import Placement, Result
 from sublight.work import Message
 
@@ -63,6 +63,8 @@ def _result(row: Mapping[str, str | None], rate: str, factor: float, where: str,
     except ValueError:
         raise InputError(f"{where}: expected a bandwidth in {rate}, got {text[:20]!r}") from None
     good = 0 < value < 1e9
+    if rail is None and (said := rail_in(row.get("file") or "")) is not None:
+        rail = said.removeprefix("rail ")
     plain = rail is not None and re.fullmatch(r"[\w:.@-]{1,40}", rail.strip())
     return Result(
         "average bus bandwidth", "B/s", (value * factor,) if good else (), Message(collective, gpus * len(hosts), size),

@@ -12,7 +12,7 @@ import numpy as np
 from sublight.comm.doctor.agreed import Agreed, agree
 from sublight.comm.doctor.faults import LEAST_SLOW
 from sublight.comm.doctor.series import Series
-from sublight.comm.doctor.tables import Table
+from sublight.comm.doctor.tables import Setting, Table
 
 LATE_SHARE = 0.3                   # of the deficit of small messages that large ones may still have
 FEWEST_SIZES = 3
@@ -58,7 +58,7 @@ def agree_without_late(series: Sequence[Series], tables: Sequence[Table]) -> tup
     return (*agree([_without(t, late) for t in tables if t.measure == "bandwidth"]), *latency)
 
 
-def _without(table: Table, late: set[tuple[object, str]]) -> Table:
+def _without(table: Table, late: set[tuple[Setting, str]]) -> Table:
     out = [k for k, host in enumerate(table.hosts) if (table.setting, host) in late]
     if not out:
         return table
