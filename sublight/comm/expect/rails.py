@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -280,7 +280,3 @@ def transfer(message: Message, cluster: Cluster) -> tuple[float, str, tuple[str,
     notes = tuple(text for _, text in steps)
     return math.sqrt(sum(size**2 for size, _ in steps)), "; by transfer" if steps else "", notes
 
-
-def with_widths(rails: Rails, *, wire: float, latency: float) -> Rails:
-    """The same constants with other widths."""
-    return replace(rails, wire_width=wire, latency_width=latency)
