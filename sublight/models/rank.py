@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 
 from sublight.errors import InputError
 from sublight.models.block import Block, Labelled, all_reduce, norm, product, rows
@@ -19,7 +20,7 @@ from sublight.ops import Communication, Elementwise, Gather, Gemm
 from sublight.ops.op import Op, Operand
 
 Counted = tuple[str, Op, int]            # label, operator, how many times the rank does it
-Done = dict[int, tuple[Labelled, ...]]   # ops by block
+Piece = Callable[[], Iterator[Labelled]]
 MOST_TOKENS = 2**40
 
 
@@ -58,39 +59,58 @@ def step_ops(
     them, attention once for each batch."""
     split = split or Split()
     counted: dict[Labelled, int] = {}
-    for labelled in _into(model, step, split):
-        counted[labelled] = counted.get(labelled, 0) + 1
-    done: Done = {}
-    for layer, count in model.stage_kinds(split):
-        for labelled in _layer_ops(layer, model.width, step, split, done):
+    for made, count in (
+        (_into(model, step, split), 1), *_pieces_of_stage(model, step, split), (_out_of(model, step, split, drafts), 1),
+    ):
+        for labelled in made:
             counted[labelled] = counted.get(labelled, 0) + count
-    for labelled in _out_of(model, step, split, drafts):
-        counted[labelled] = counted.get(labelled, 0) + 1
     return tuple((label, op, count) for (label, op), count in counted.items())
+
+
+def _pieces_of_stage(
+    model: Model, step: tuple[Batch, ...], split: Split,
+) -> Iterator[tuple[Iterator[Labelled], int]]:
+    """Pieces of layers and how often the stage has each: layers that differ elsewhere share most of them."""
+    counts: dict[Hashable, int] = {}
+    pieces: dict[Hashable, Piece] = {}
+    for layer, count in model.stage_kinds(split):
+        for key, piece in _pieces(layer, model.width, step, split):
+            counts[key] = counts.get(key, 0) + count
+            pieces.setdefault(key, piece)
+    yield from ((piece(), counts[key]) for key, piece in pieces.items())
 
 
 def layer_ops(layer: Layer, width: int, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
     """One layer, in order."""
-    return _layer_ops(layer, width, step, split, {})
+    for _, piece in _pieces(layer, width, step, split):
+        yield from piece()
 
 
-def _layer_ops(
-    layer: Layer, width: int, step: tuple[Batch, ...], split: Split, done: Done,
-) -> Iterator[Labelled]:
-    extra = layer.norms - len(layer.blocks())
-    for block in layer.blocks():
-        name = "mlp" if block is layer.mlp else "attention"
-        yield from _before(layer, width, name, step)
-        if id(block) not in done:        # layers that differ elsewhere share blocks: each says its ops once
-            block.check(split)
-            done[id(block)] = tuple(block.ops(step, split))
-        yield from done[id(block)]
+def _pieces(layer: Layer, width: int, step: tuple[Batch, ...], split: Split) -> Iterator[tuple[Hashable, Piece]]:
+    """What a layer does, in order: what comes before each block, the block, what comes after; with what tells equal
+    pieces apart."""
+    for name, block in (("attention", layer.attention), ("mlp", layer.mlp)):
+        if block is None:
+            continue
+        block.check(split)
+        yield (name, layer.streams, layer.residual_sources, layer.norm), partial(_before, layer, width, name, step)
+        yield id(block), partial(block.ops, step, split)         # equal blocks are one object
         if layer.streams:
-            n = layer.streams.streams
-            yield f"{name}.streams_out", Elementwise((Operand(rows(step) * (n + 1) * width, "bf16"),),
-                                                     (Operand(rows(step) * n * width, "bf16"),), 2 * (n + 1))
-    for _ in range(extra):               # norms of a block's output, where an architecture has them
-        yield "layer.norm", norm(rows(step), width, kind=layer.norm)
+            yield (f"{name} out", layer.streams), partial(_after, layer.streams.streams, width, name, step)
+    more = layer.norms - len(layer.blocks())                     # of a block's output, where an architecture has them
+    if more:
+        yield (more, layer.norm), partial(_norms, more, layer.norm, width, step)
+
+
+def _after(streams: int, width: int, name: str, step: tuple[Batch, ...]) -> Iterator[Labelled]:
+    """A block's output back into every stream."""
+    t = rows(step)
+    yield f"{name}.streams_out", Elementwise((Operand(t * (streams + 1) * width, "bf16"),),
+                                             (Operand(t * streams * width, "bf16"),), 2 * (streams + 1))
+
+
+def _norms(count: int, kind: str, width: int, step: tuple[Batch, ...]) -> Iterator[Labelled]:
+    yield from (("layer.norm", norm(rows(step), width, kind=kind)) for _ in range(count))
 
 
 def _before(layer: Layer, width: int, name: str, step: tuple[Batch, ...]) -> Iterator[Labelled]:
