@@ -222,7 +222,5 @@ BOXES = {
     "flattened-5": two_levels(GEN5_UPPER, GEN5_LOWER, 90, GEN5, "sapphire"),
     "two-levels": two_levels(SWITCH, SWITCH, 80, GEN4, "ice lake"),
     "power": _power(), "halves": halves(),
-    "nic-of-cpu": box("ice lake", 89, 4, each=2, nics=0).replace(
-        "</cpu>", '<nic><net name="eth0" dev="0" speed="100000" port="0" guid="0x0" gdr="0"/></nic></cpu>', 1),
     "collnet": box("ice lake", 80, each=2, nics=4, links=switched(6, 2)).replace('gdr="1" />', 'gdr="1" coll="1"/>'),
 }
