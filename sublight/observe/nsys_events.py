@@ -29,6 +29,7 @@ NVTX = r"NVTX_EVENTS(_V\d+)?"
 # What PyTorch's emit_nvtx puts behind an operator's name (torch/csrc/autograd/profiler_legacy.cpp).
 SEQUENCE, OPERATOR = b", seq = ", b", op_id = "
 OPERATOR_NAME = re.compile(rb"[A-Za-z_][\w.]*::[\w.:~ ()<>\[\]-]{1,200}")
+REGISTERED = re.compile(STRING_ID + rb"\d{1,18}")
 API_VERSION = re.compile(rb"_v\d{4,5}$")          # cudaLaunchKernel_v7000: the version of the runtime that brought it
 # copyKind and memory kinds as ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND number them; named as Kineto names copies.
 COPIES = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP",
@@ -286,36 +287,39 @@ class _RangeNames:
 
     def __init__(self, export: Export, out: Events) -> None:
         self._export, self._out = export, out
-        self._strings: dict[bytes, bytes] = {}
-        self._is_operator = np.zeros(1024, bool)
+        self._seen = Ids()                               # texts as the rows have them, cut
+        self._number = np.zeros(0, np.int32)             # of the text, for each of those seen
+        self._is_operator = np.zeros(0, bool)            # for each text
 
     def of(self, texts: list[bytes]) -> I32:
-        ids, operators = self._out.texts, self._out.operators
-        before = len(ids)
-        cut = [text.partition(OPERATOR)[0].partition(SEQUENCE)[0] for text in texts]
-        if any(text.startswith(STRING_ID) for text in set(cut)):
-            cut = self._looked_up(cut)
-        numbers: I32 = np.fromiter([ids[text] for text in cut], np.int32, len(cut))
-        if len(ids) > before:
-            first: dict[int, int] = dict(zip(reversed(numbers.tolist()), range(len(cut) - 1, -1, -1), strict=True))
-            for number, row in first.items():
-                if number >= before and len(cut[row]) < len(texts[row]) and (
-                        SEQUENCE in texts[row] or OPERATOR_NAME.fullmatch(cut[row])):
-                    operators.add(number)
-            while len(self._is_operator) < len(ids):
-                self._is_operator = np.concatenate([self._is_operator, np.zeros_like(self._is_operator)])
-            self._is_operator[[number for number in operators if number >= before]] = True
-        return numbers
+        seen = self._seen
+        before = len(seen)
+        places = np.fromiter([seen[text.partition(OPERATOR)[0].partition(SEQUENCE)[0]] for text in texts],
+                             np.int32, len(texts))
+        if len(seen) > before:
+            new, rows = np.unique(places, return_index=True)
+            first = {place: texts[row] for place, row in zip(new.tolist(), rows.tolist(), strict=True)
+                     if place >= before}
+            self._learn(first, before)
+        out: I32 = self._number[places]
+        return out
 
     def operator(self, numbers: I32) -> B:
         out: B = self._is_operator[numbers]
         return out
 
-    def _looked_up(self, texts: list[bytes]) -> list[bytes]:
-        """Registered strings by their number in StringIds; what is no number there stays as it is."""
-        new = {text for text in set(texts) - self._strings.keys() if text.startswith(STRING_ID)}
-        number_of = {text: int(text[1:]) for text in new if re.fullmatch(rb"\d{1,18}", text[1:])}
-        found = self._export.strings(sorted(number_of.values()))
-        self._strings |= {text: found.get(number, NO_NAME).partition(OPERATOR)[0].partition(SEQUENCE)[0]
-                          for text, number in number_of.items()}
-        return [self._strings.get(text, text) for text in texts]
+    def _learn(self, texts: dict[int, bytes], before: int) -> None:
+        """Number new texts, given as a row has them; look up registered strings by their number in StringIds."""
+        wanted = {place: int(text[1:]) for place, text in texts.items() if REGISTERED.fullmatch(text)}
+        strings = self._export.strings(sorted(wanted.values()))
+        numbers = []
+        for place in range(before, len(self._seen)):
+            text = strings.get(wanted[place], NO_NAME) if place in wanted else texts[place]
+            name = text.partition(OPERATOR)[0].partition(SEQUENCE)[0]
+            number = self._out.texts[name]
+            if len(name) < len(text) and (SEQUENCE in text or OPERATOR_NAME.fullmatch(name)):
+                self._out.operators.add(number)
+            numbers.append(number)
+        self._number = np.concatenate([self._number, np.array(numbers, np.int32)])
+        self._is_operator = np.zeros(len(self._out.texts), bool)
+        self._is_operator[list(self._out.operators)] = True
