@@ -9,7 +9,7 @@ their difference. What a system lacks comes from its own other curves and from t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,8 +17,8 @@ import numpy as np
 from sublight.comm.expect.kernel import Grid, Kernel, Share, base, covariance, noise, octaves
 from sublight.comm.expect.measured import COLLECTIVES, F64, FORMS, REDUCING, Box, Mask, Table
 
-# Standard deviations and lengths, rounded from the maximum of the marginal likelihood over all systems; one set for
-# all targets. Doubling or halving any of them moves the scoreboard little (docs/comm-accuracy.md).
+# Standard deviations and lengths: round numbers near the maximum of the marginal likelihood over all systems, one set
+# for all targets, chosen once by the scoreboard of bench/fit_collectives.py (docs/comm-accuracy.md says what that means).
 NVLINK = Kernel((
     Share("all", 0.7, 0.6, 0.1, 0.1, 0.1, 0.3), Share("family", 0.3, 0.3, 0.1, 0.3, 0.3, 0.3),
     Share("board", 0.05, 0.05, 0.03, 0.3, 0.3, 0.3), Share("own", 0.1, 0.1, 0.03, 0.3, 0.3, 0.3),
@@ -66,6 +66,23 @@ def _of_class(table: Table, boxes: Sequence[Box], members: list[int], wanted: li
     middle, middle_variance = mean.posterior([members.index(i) for i in wanted])
     half, half_variance = apart.posterior([members.index(i) for i in wanted])
     return joined(middle, half), joined(middle_variance, half_variance, minus=False)
+
+
+def left_out(table: Table, members: Sequence[int], cases: Sequence[tuple[int, Mask]]) -> Iterator[tuple[F64, F64]]:
+    """For each case (system by index, places of it to hide) log microseconds and deviations of the hidden places, as
+    `complete` finds them without: (collective, form, ranks, size), NaN elsewhere. All systems that count are members,
+    of one kind of link. One inversion for all cases; exact where noise is normal, and else up to what the hidden
+    values have said about outliers.
+    """
+    boxes, members = [Box.of(key) for key in table.systems], list(members)
+    mean, apart = problems(table, boxes, members)
+    blocks = [np.asarray(mask[members].any(2), np.bool_) for _, mask in cases]
+    found = zip(cases, mean.left_out(blocks), apart.left_out([block[:, :REDUCING] for block in blocks]), strict=True)
+    for (system, mask), (middle, variance), (half, half_variance) in found:
+        own = slice(members.index(system), members.index(system) + 1)
+        seen = table.without(mask).of(np.arange(len(boxes)) == system)
+        log_us = with_tails(seen, boxes[system:system + 1], joined(middle[own], half[own]))
+        yield log_us[0], np.sqrt(joined(variance[own], half_variance[own], minus=False))[0]
 
 
 def joined(middle: F64, half: F64, *, minus: bool = True) -> F64:

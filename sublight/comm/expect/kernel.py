@@ -81,7 +81,7 @@ def noise(kernel: Kernel, grid: Grid) -> F64:
     """Variance of one measurement at each place of the grid."""
     small = 1 / (1 + np.exp(octaves(grid.boxes, grid.sizes) / 1.5))
     variance = kernel.noise**2 + kernel.noise_small**2 * small
-    return np.broadcast_to(variance[:, None, None, :], grid.shape)
+    return np.asarray(np.broadcast_to(variance[:, None, None, :], grid.shape), np.float64)
 
 
 @cache
@@ -95,7 +95,7 @@ def covariance(kernel: Kernel, grid: Grid) -> F64:
     same = (collective[:, None] == collective[None, :]).astype(float)
     step = np.log2(np.array(grid.ranks, float))[rank] - 2
     near, trend = np.exp(-np.abs(step[:, None] - step[None, :])), step[:, None] * step[None, :]
-    total = np.zeros_like(apart)
+    total: F64 = np.zeros(apart.shape)
     for share in kernel.shares:
         kin = np.unique([_kin(box, share.level) for box in grid.boxes], return_inverse=True)[1][system]
         curve = share.constant**2 + share.smooth**2 * smooth + share.rough**2 * rough
