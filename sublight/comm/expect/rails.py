@@ -35,7 +35,7 @@ PAYLOAD = {"Simple": 1.0, "LL128": 0.92, "LL": 0.5}
 MEASURED = "h100-sxm"                    # the device, and the line rate, of the nodes that were measured
 MEASURED_GBIT, MEASURED_DOMAINS, MEASURED_RANKS = 400.0, 10, 80
 SMALLEST = 32 << 20                      # bytes; nothing smaller was measured between nodes
-CROWDED = 8                              # ports of a domain that a tree keeps busy at once
+CROWDED = 8                              # ports of a domain that are busy at once
 OVERLAP = 6.0                            # exponent that joins network and NVLink where both are busy, see `moving`
 
 
@@ -52,7 +52,7 @@ class Rails:
     wire_width: float
     latency_width: float
     overlap_width: float                 # times the logarithm of what overlap adds
-    crowded_factor: float                # on a tree's wire where a domain uses 8 ports or more
+    crowded_factor: float                # on the wire where a domain uses 8 ports or more, but of all-to-all
     crowded_width: float
     source: str
 
@@ -135,8 +135,8 @@ def cost(message: Message, cluster: Cluster, *, dtype: str, rails: Rails) -> Cos
     rail = wire / box.nics / (cluster.node.nic_bytes_per_second * rails.share["ring"])
     inside = _inside_bytes(message, box, ring=ring) / PAYLOAD[taken.protocol]
     spine = rail * _ring_uplinks(cluster, box) * cluster.oversubscription
-    crowd = rails.crowded_factor if not ring and box.nics >= CROWDED else 1.0
-    rail *= crowd
+    if box.nics >= CROWDED:
+        rail *= rails.crowded_factor
     return Cost(latency_s=taken.latency_s * _factor(taken.protocol, rails), rail_s=rail,
                 nvlink_s=_nvlink(inside, cluster, rails, "all_reduce" if name == "all_reduce" else "all_gather"),
                 spine_s=spine, hidden=ring, name=f"{taken.algorithm}/{taken.protocol}",

@@ -55,7 +55,7 @@ def _suspect(expected: Expected, seconds: float) -> str:
     name = expected.limiter
     leading = expected.terms.get(name, expected.seconds)
     needed = leading + seconds - expected.seconds
-    if "latency" in name or name in ("host", "domain"):
+    if "latency" in name or name in ("host", "start-up"):
         return f"if it is the {name}, it took {needed * 1e6:,.0f} µs instead of {leading * 1e6:,.0f}"
     return f"if it is the {name}, it ran at {100 * leading / needed:.0f} % of its expected rate"
 
