@@ -140,7 +140,8 @@ def nccl_json() -> dict[str, object]:
     rows = [{"size": 1024 << k, "count": 1, "type": "float", "redop": "sum", "root": "-1", "out_of_place": body(60.0),
              "out_of_place_per_iter": per_iter, "in_place": body(61.0)} for k in range(3)]
     return {"version": 3, "args": ["/home/x/all_reduce_perf", "-b"], "env": ["SECRET_TOKEN=hunter2"],
-            "nccl_version": 22903, "config": {"nthreads": 1, "ngpus": 1, "minimum_bytes": 1024, "maximum_bytes": 4096, "step_factor": 2,
+            "nccl_version": 22903,
+            "config": {"nthreads": 1, "ngpus": 1, "minimum_bytes": 1024, "maximum_bytes": 4096, "step_factor": 2,
                        "devices": devices},
             "results": rows, "out_of_bounds": {"count": 0}, "average_bus_bandwidth": {"bandwidth": 2.0},
             "errors": [], "end_time": "x"}

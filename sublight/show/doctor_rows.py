@@ -68,7 +68,8 @@ def _map(table: Table, groups: Groups | None) -> HeatMap:
 
 def _order(table: Table, groups: Groups | None) -> list[int]:
     """Hosts in their own order; in two groups where the table has two."""
-    hosts = table.hosts if groups is None else (*groups.first, *groups.second)
+    grouped = () if groups is None else (*groups.first, *groups.second)
+    hosts = (*grouped, *(host for host in table.hosts if host not in grouped))
     return [table.hosts.index(host) for host in hosts if host in table.hosts]
 
 

@@ -59,9 +59,5 @@ def agree_without_late(series: Sequence[Series], tables: Sequence[Table]) -> tup
 
 
 def _without(table: Table, late: set[tuple[Setting, str]]) -> Table:
-    out = [k for k, host in enumerate(table.hosts) if (table.setting, host) in late]
-    if not out:
-        return table
-    values = table.values.copy()
-    values[out, :] = values[:, out] = np.nan
-    return replace(table, values=values)
+    kept = [k for k, host in enumerate(table.hosts) if (table.setting, host) not in late]
+    return replace(table, hosts=tuple(table.hosts[k] for k in kept), values=table.values[np.ix_(kept, kept)])

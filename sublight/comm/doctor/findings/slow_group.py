@@ -67,7 +67,8 @@ def _two_groups(agreed: Agreed, groups: Groups) -> Located:
 
 def _medians(table: Table) -> str | None:
     """What medians over each node's pairs look like: they depend on which pairs were run."""
-    middle = np.nanmedian(table.values, axis=1)
+    measured = [k for k in range(len(table.hosts)) if np.isfinite(table.values[k]).any()]
+    hosts, middle = [table.hosts[k] for k in measured], np.nanmedian(table.values[measured], axis=1)
     order = np.argsort(-middle)
     falls = middle[order][:-1] / middle[order][1:]
     wide = np.flatnonzero(falls > FIRST_FALL)
@@ -77,7 +78,7 @@ def _medians(table: Table) -> str | None:
     low, next_one, high = (rate(float(middle[order][k])) for k in (-1, at, at - 1))
     rest = f"about {low}" if low == next_one else f"{low} to {next_one}"
     return (f"medians over each node's pairs ({name(table.collective)}): about {high} for "
-            f"{listed([table.hosts[k] for k in sorted(order[:at])], 20)}; {rest} for the others: which side of the gap "
+            f"{listed([hosts[k] for k in sorted(order[:at])], 20)}; {rest} for the others: which side of the gap "
             "a node falls on depends on which of its pairs were measured")
 
 
