@@ -61,8 +61,8 @@ class Layer:
 class Parameters:
     """Numbers of parameters by part. active: those that one token meets, of experts top_k.
 
-    The embedding is a look-up of one row: `active` leaves its table out, `active_with_embedding` takes it in, as some
-    model cards do. A head that is tied to the embedding counts once in the total, and is active.
+    The embedding is a look-up of one row: `active` leaves its table out, `active_with_embedding` takes it in, and
+    `active_without_head` leaves the head out too; cards use any of the three. A head that is tied to the embedding counts once in the total, and is active.
     """
 
     total_by_part: dict[str, int]
@@ -77,6 +77,11 @@ class Parameters:
     @property
     def active(self) -> int:
         return sum(self.active_by_part.values())
+
+    @property
+    def active_without_head(self) -> int:
+        """Of the layers alone, as cards of GLM, MiniMax and DeepSeek-V4 count."""
+        return self.active - self.active_by_part["head"]
 
     @property
     def active_with_embedding(self) -> int:
