@@ -62,7 +62,8 @@ class Parameters:
     """Numbers of parameters by part. active: those that one token meets, of experts top_k.
 
     The embedding is a look-up of one row: `active` leaves its table out, `active_with_embedding` takes it in, and
-    `active_without_head` leaves the head out too; cards use any of the three. A head that is tied to the embedding counts once in the total, and is active.
+    `active_without_head` leaves the head out too; cards use any of the three. A head that is tied to the embedding
+    counts once in the total, and is active.
     """
 
     total_by_part: dict[str, int]
