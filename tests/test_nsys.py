@@ -336,6 +336,13 @@ def test_a_report_gets_the_command_that_exports_it(tmp_path: Path, name: str, sa
         read(tmp_path / name)
 
 
+def test_a_log_beside_the_file_is_noted(tmp_path: Path) -> None:
+    path = many(tmp_path)
+    assert read(path).quality.notes == ()
+    (tmp_path / "t.sqlite-wal").write_bytes(b"x")
+    assert len(read(path).quality.notes) == 1
+
+
 def test_another_sqlite_file_is_said_to_be_none(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "t.sqlite") as db:
         db.execute("CREATE TABLE songs (title TEXT)")

@@ -28,6 +28,8 @@ CHUNK_ROWS = 32_768
 SEPARATOR = b"\x1f"                    # between texts of a chunk; a text that holds one is read in the slow way
 STRING_ID = b"\x1e"                    # before a text's number in StringIds, where a row has that instead of a text
 MOST_PARAMETERS = 500
+# What reading a damaged file raises; UnicodeError where a message would name a column that is no text.
+UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class Export:
     file_bytes: int
     tables: Mapping[str, Mapping[str, bool]]     # table -> column -> may it be NULL?
     database: sqlite3.Connection
+    has_log: bool                      # a write-ahead log lies beside the file: what is in it alone is not read
     damage: Damage = field(default_factory=Damage)
 
     def close(self) -> None:
@@ -73,7 +76,7 @@ class Export:
         out: list[tuple[Any, ...]] = []
         try:
             out.extend(self.database.execute(query, parameters))        # keeps what came before an error
-        except (sqlite3.DatabaseError, OverflowError):
+        except UNREADABLE:
             self.damage.cut_short = True
         return out
 
@@ -106,10 +109,13 @@ class Export:
         while True:
             try:
                 last = self._last_row(table, after)
-            except sqlite3.DatabaseError:
+            except UNREADABLE:
                 self.damage.cut_short = True
                 return
             if last is None:
+                return
+            if after is not None and last <= after:                # a damaged page leads back
+                self.damage.cut_short = True
                 return
             limits = f"rowid <= {last}" if after is None else f"rowid > {after} AND rowid <= {last}"
             found = (self._at_once(table, expressions, text, limits + condition)
@@ -148,7 +154,7 @@ class Export:
         try:
             count, *values = self.database.execute(
                 f'SELECT count(*), {", ".join(parts)} FROM "{table}" WHERE {condition}').fetchone()
-        except sqlite3.DatabaseError:
+        except UNREADABLE:
             return None
         if not count:
             return [np.zeros(0, np.int64) for _ in expressions], []
@@ -182,7 +188,7 @@ class Export:
                 kept.append(whole)
                 if text is not None:
                     texts.append(said if isinstance(said, bytes) else b"" if said is None else str(said).encode())
-        except sqlite3.DatabaseError:
+        except UNREADABLE:
             self.damage.cut_short = True
         table_of_all = np.array(kept, np.int64).reshape(-1, len(there))
         return [table_of_all[:, i] for i in range(len(there))], texts
@@ -213,14 +219,15 @@ def open_export(path: str) -> Export:
     name = label(path)
     uri = f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
     database = sqlite3.connect(uri, uri=True, isolation_level=None)
-    database.text_factory = bytes                  # names are decoded once each, whatever their bytes
+    database.text_factory = bytes      # names are decoded once each, whatever their bytes
     try:
         found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         names = [table.decode("utf-8", "replace") for (table,) in found if re.fullmatch(rb"\w+", table)]
         tables = {table: {row[1].decode("utf-8", "replace"): not row[3]
                           for row in database.execute(f'PRAGMA table_info("{table}")')} for table in names}
-    except sqlite3.DatabaseError:
+    except UNREADABLE:
         database.close()
         raise InputError(f"{name} is a damaged SQLite file: its list of tables cannot be read; export it again: "
                          "nsys export --type sqlite") from None
-    return Export(name, Path(path).stat().st_size, tables, database)
+    log = Path(f"{path}-wal")
+    return Export(name, Path(path).stat().st_size, tables, database, log.exists() and log.stat().st_size > 0)

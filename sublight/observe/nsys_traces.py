@@ -35,6 +35,7 @@ from sublight.trace import (
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 NUMBER = (1 << THREAD_BITS) - 1
 UNIX_NS = 10**17                           # time stamps beyond are absolute already (nsys export --ts-normalize)
+UNMERGED = "a write-ahead log (-wal) lies beside the file, and what is in it alone was not read: is it still written?"
 PAINTED_AT_ONCE = 1 << 20                  # pairs of an operator and a call inside it
 
 
@@ -160,7 +161,8 @@ def _accounted(traces: list[Trace], export: Export, events: Events, left_out: in
     shares[0] += export.file_bytes - sum(shares)
     out = []
     for i, (trace, share) in enumerate(zip(traces, shares, strict=True)):
-        q = replace(trace.quality, text_bytes=share, cut_short=export.damage.cut_short)
+        notes = (UNMERGED,) if export.has_log else ()
+        q = replace(trace.quality, text_bytes=share, cut_short=export.damage.cut_short, notes=notes)
         if i == 0:
             untimed = Counter(q.untimed) + events.untimed
             q = replace(
