@@ -291,3 +291,25 @@ def test_names_that_are_not_plain_become_numbers() -> None:
 
     shown = _plain_hosts(list(read_one(rows, "x.csv") or ()))
     assert [r.placement.hosts for r in shown if r.placement] == [("good-1", "node 1"), ("node 1", "x", "node 3")]
+
+
+def test_damaged_files_are_read_or_refused_by_name() -> None:
+    import random
+
+    from sublight.comm.doctor.diagnosis import diagnose
+    from sublight.show.doctor_json import document
+
+    chance, refused = random.Random(7), 0
+    whole = [log(SITE, 0, 1, 0), csv(SITE), json.dumps(nccl_json()),
+             "[rank 3] Dispatch + combine bandwidth: 42.24 GB/s, avg_t=521.97 us, min_t=517.44 us, max_t=527.33 us\n"]
+    for _ in range(200):
+        text = list(chance.choice(whole))
+        for _ in range(chance.randint(1, 20)):
+            at = chance.randrange(len(text))
+            text[at: at + chance.choice((0, 1, 20))] = chance.choice(("9", ".", ",", "\n", '"', "{", "e5", "#", " "))
+        try:
+            results = read_one("".join(text), "x.log")
+            json.dumps(document(diagnose(results or ())), allow_nan=False)
+        except InputError:
+            refused += 1
+    assert refused < 200

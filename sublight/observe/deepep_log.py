@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sublight.errors import InputError
 from sublight.result import Result
 
-NUMBER = r"([\d.]+(?:e[+-]?\d+)?)"
+NUMBER = r"(\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?)"
 RANK = re.compile(r"\[rank (\d+)\]")
 SPREAD = re.compile(rf"avg_t\s*[=:]\s*{NUMBER}\s*us.*?min_t\s*[=:]\s*{NUMBER}\s*us.*?max_t\s*[=:]\s*{NUMBER}\s*us")
 PART = re.compile(rf"(Dispatch \+ combine|Dispatch|Combine) bandwidth:\s*{NUMBER} GB/s(?:, avg_t\s*=\s*{NUMBER} us)?")

@@ -35,7 +35,7 @@ def read_inspector(text: str, name: str) -> tuple[Result, ...]:
     for record in _objects(text):
         try:
             key, value = _record(record)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue                     # a line that was being written when the job ended
         groups.setdefault(key, []).append(value)
     if not groups:
@@ -53,7 +53,7 @@ def _objects(text: str) -> Iterator[Any]:
         try:
             value, at = decoder.raw_decode(text, at)
             yield value
-        except ValueError:
+        except (ValueError, RecursionError):
             at += 1
             at = max(text.find("\n{", at), -1) + 1 or len(text)
 

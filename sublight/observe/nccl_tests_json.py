@@ -29,11 +29,13 @@ def read_json(text: str, name: str) -> tuple[Result, ...]:
     """As nccl_tests.read_text. Raises InputError where it cannot be repaired."""
     try:
         document, whole = json.loads(text), True
+    except RecursionError:
+        raise InputError(f"{name} is JSON that is nested too deep; expected what nccl-tests -J writes") from None
     except ValueError:
         document, whole = _repaired(text, name), False
     try:
         test = _test(document, name)
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise InputError(f"{name} looks like JSON of nccl-tests, but {type(e).__name__} at {str(e)[:40]!r}; expected "
                          "config.devices and results[] with size and out_of_place or in_place") from None
     if not whole:
