@@ -30,7 +30,7 @@ LOCAL_HEADER = struct.Struct("<4s5H3I2H")          # of a zip's member: the last
 STORED, DEFLATED = 0, 8
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 OTHER_FORMATS = (
-    (b"SQLite format 3\x00", "an SQLite file (Nsight Systems export?), which is read from a file on disk only, unpacked"),
+    (b"SQLite format 3\x00", "an SQLite file (Nsight Systems export?); such a file is read from disk only, unpacked"),
     (b"<", "a web page or XML, not a trace (a link to a page instead of to the raw file?)"),
     (b"\x89PNG", "a picture"),
     (b"%PDF", "a PDF"),
