@@ -33,6 +33,7 @@ FALSE_ALARM = 0.002                # chance a table, shared by all nodes
 PAIRS_OVER_NODES = 5.0             # the chance that all pairs share, over that
 PRIOR_SPREAD, PRIOR_COUNT = 0.015, 1.0      # what repeated runs of nccl-tests differ by, worth so many measurements
 SMALLEST_SPREAD = 0.003
+SHARED_COUNT = 5.0                 # entries of the whole table that a block's own spread is weighed against
 BEAM, MOST_TRIED, MOST_MOVES, MANY_NODES = 6, 24, 6, 16
 
 
@@ -143,7 +144,13 @@ def _levelled(entries: _Entries, split: Split) -> tuple[Floats, Floats]:
     block = second[entries.i].astype(int) + second[entries.j].astype(int)
     level = np.array([split.inside_first, split.between, split.inside_second])[block]
     out = entries.y - level
-    spreads = np.array([_spread(out[block == b]) if (block == b).sum() > 2 else SMALLEST_SPREAD for b in range(3)])
+    whole = _spread(out)
+
+    def own(rest: Floats) -> float:
+        spread = _spread(rest) if len(rest) else whole
+        return sqrt((len(rest) * spread**2 + SHARED_COUNT * whole**2) / (len(rest) + SHARED_COUNT))
+
+    spreads = np.array([own(out[block == b]) for b in range(3)])
     return out, (np.maximum(spreads, PRIOR_SPREAD) / max(PRIOR_SPREAD, float(spreads.min())))[block]
 
 
