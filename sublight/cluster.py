@@ -60,7 +60,7 @@ class Cluster:
     @property
     def domain(self) -> int:
         """Ranks that NVLink joins (PCIe, where a node has none)."""
-        return min(self.ranks, self.gpus_per_node if self.node.domain <= self.node.gpus else self.node.domain)
+        return min(self.ranks, self.gpus_per_node * max(1, self.node.domain // self.node.gpus))
 
 
 REQUIRED = {"title", "device", "gpus", "nvlink", "links", "domain", "nics", "nic_gbit", "pcie_gb_per_second",

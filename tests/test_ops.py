@@ -31,15 +31,19 @@ from sublight.ops import (
     Gather,
     Gemm,
     GroupedGemm,
+    IndexScores,
     NegativeLogLikelihood,
     Normalisation,
     Op,
     Operand,
     OptimizerStep,
     Permute,
+    Recurrence,
     Reduction,
     Rotary,
     Routing,
+    ScaledGemm,
+    ShortConvolution,
     Softmax,
 )
 from sublight.ops.annotation import StepLoad, step_load
@@ -384,6 +388,8 @@ def test_unmasked_pairs_are_those_of_the_mask(q: int, k: int, causal: str | None
 # ---- properties -------------------------------------------------------------------------------------------------
 
 EXAMPLES: tuple[Op, ...] = (
+    ScaledGemm(4, 16, 8, "fp4", "fp4", 16), Recurrence(1, 1, 1, 1, 2, 3, gates=2), ShortConvolution(5, 1, 3, 4),
+    IndexScores(1, 1, 1, 2, 4, 1),
     Gemm(8, 4, 2), GroupedGemm(8, 4, 2, 3), Convolution(2, 4, 8, (9, 9), (3, 3), (4, 4), (2, 2), (0, 0)),
     Attention.dense(batch=2, q_length=8, kv_length=8, heads=4, kv_heads=2, d_qk=24, d_v=16, causal="end"),
     Normalisation(64, 8), Elementwise((Operand(8, "bf16"),), (Operand(8, "fp32"),), 1),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,9 +25,6 @@ from sublight.explain.words import ms, number
 from sublight.ops.from_call import COLLECTIVES, DTYPES
 from sublight.trace import KERNEL, Collective, Trace
 from sublight.work import BYTES, Message
-
-if TYPE_CHECKING:
-    from sublight.comm.expect.experts import Exchange
 
 AT_RATE, SLOWER, FASTER = "network-bound", "slower than the fabric", "faster than expected"
 UNEVEN = {"all_to_allv", "alltoallv"}                # the record says how much in all, not how much to whom
@@ -199,7 +195,7 @@ def _collective(record: Collective, cluster: Cluster) -> _Answer:
 
 def _exchange(told: Kernel, cluster: Cluster, known: Sizes, sms: int) -> _Answer:
     from sublight.comm.expect import expected_exchange
-    from sublight.comm.expect.experts import Exchange
+    from sublight.comm.expect.experts import Exchange, printed_bytes
 
     known = replace(known, hidden=told.hidden or known.hidden)
     if (counts := known.counts) is None:
@@ -216,16 +212,7 @@ def _exchange(told: Kernel, cluster: Cluster, known: Sizes, sms: int) -> _Answer
     except InputError as error:
         return str(error)
     words = f"{exchange.tokens:,} x {exchange.hidden} {exchange.row_form}, top-{exchange.top_k}"
-    return told.what + (" (cached)" if told.cached else ""), words, where, expected, _leaving(exchange)
-
-
-def _leaving(exchange: Exchange) -> float:
-    """Bytes that leave a rank: over the network where there are several nodes, one copy a node, else to other ranks."""
-    from sublight.comm.expect.experts import traffic
-
-    found = traffic(exchange)
-    copies = found.remote_nodes if exchange.nodes > 1 else found.ranks * (exchange.ranks - 1) / exchange.ranks
-    return exchange.tokens * copies * exchange.row_bytes
+    return told.what + (" (cached)" if told.cached else ""), words, where, expected, printed_bytes(exchange)[1]
 
 
 def row_words(row: FabricRow) -> str:

@@ -5,15 +5,19 @@ from sublight.ops.collective import Communication
 from sublight.ops.convolution import Convolution
 from sublight.ops.elementwise import CacheWrite, Elementwise, Gather, Rotary
 from sublight.ops.gemm import Gemm, GroupedGemm
+from sublight.ops.index import IndexScores
 from sublight.ops.moe import Experts, Permute, Routing
 from sublight.ops.normalisation import Normalisation
 from sublight.ops.op import Op, Operand
 from sublight.ops.optimizer import OptimizerStep
+from sublight.ops.recurrent import Recurrence, ShortConvolution
 from sublight.ops.reduction import CrossEntropy, NegativeLogLikelihood, Reduction, Softmax
+from sublight.ops.scaled_gemm import ScaledGemm
 
 OPS: tuple[type[Op], ...] = (
-    Gemm, GroupedGemm, Convolution,
-    Attention,
+    Gemm, GroupedGemm, ScaledGemm, Convolution,
+    Attention, IndexScores,
+    Recurrence, ShortConvolution,
     Normalisation,
     Elementwise, Gather, Rotary, CacheWrite,
     Reduction, Softmax, CrossEntropy, NegativeLogLikelihood,
@@ -24,6 +28,6 @@ OPS: tuple[type[Op], ...] = (
 
 __all__ = [
     "OPS", "Attention", "CacheWrite", "Communication", "Convolution", "CrossEntropy", "Elementwise", "Experts",
-    "Gather", "Gemm", "GroupedGemm", "NegativeLogLikelihood", "Normalisation", "Op", "Operand", "OptimizerStep",
-    "Permute", "Reduction", "Rotary", "Routing", "Softmax",
+    "Gather", "Gemm", "GroupedGemm", "IndexScores", "NegativeLogLikelihood", "Normalisation", "Op", "Operand",
+    "OptimizerStep", "Permute", "Recurrence", "Reduction", "Rotary", "Routing", "ScaledGemm", "ShortConvolution", "Softmax",
 ]
