@@ -29,5 +29,6 @@ OPS: tuple[type[Op], ...] = (
 __all__ = [
     "OPS", "Attention", "CacheWrite", "Communication", "Convolution", "CrossEntropy", "Elementwise", "Experts",
     "Gather", "Gemm", "GroupedGemm", "IndexScores", "NegativeLogLikelihood", "Normalisation", "Op", "Operand",
-    "OptimizerStep", "Permute", "Recurrence", "Reduction", "Rotary", "Routing", "ScaledGemm", "ShortConvolution", "Softmax",
+    "OptimizerStep", "Permute", "Recurrence", "Reduction", "Rotary", "Routing", "ScaledGemm", "ShortConvolution",
+    "Softmax",
 ]

@@ -20,8 +20,9 @@ from sublight.device import by_key
 from sublight.errors import InputError
 from sublight.work import Message
 
-# what stands in for a collective without curves, and what it adds to half an interval: a judgement, save send_recv
-STANDS_IN = {"send_recv": ("all_to_all", 0.15), "broadcast": ("all_gather", 0.25), "reduce": ("reduce_scatter", 0.25)}
+# what stands in for a collective without curves, and what it adds to half an interval: of send_recv what one H100 node
+# showed (256 MiB and more: docs/comm-accuracy.md), of the others a judgement
+STANDS_IN = {"send_recv": ("all_to_all", 0.25), "broadcast": ("all_gather", 0.25), "reduce": ("reduce_scatter", 0.25)}
 # formats that the NVLink switch reduces (NVLS); others go round a ring
 SWITCH_FORMS = ("fp64", "fp32", "tf32", "bf16", "fp16")
 OTHER_FORMS = ("int64", "int32", "int16", "int8", "uint8", "fp8", "fp4", "bool", "complex64")

@@ -18,7 +18,7 @@ from sublight.comm.expect.kernel import Grid, Kernel, Share, base, covariance, n
 from sublight.comm.expect.measured import COLLECTIVES, F64, FORMS, REDUCING, Box, Mask, Table
 
 # Standard deviations and lengths: round numbers near the maximum of the marginal likelihood over all systems, one set
-# for all targets, chosen once by the scoreboard of bench/fit_collectives.py (docs/comm-accuracy.md says what that means).
+# for all targets, chosen by the scoreboard of bench/fit_collectives.py (what that means: docs/comm-accuracy.md).
 NVLINK = Kernel((
     Share("all", 0.7, 0.6, 0.1, 0.1, 0.1, 0.3), Share("family", 0.3, 0.3, 0.1, 0.3, 0.3, 0.3),
     Share("board", 0.05, 0.05, 0.03, 0.3, 0.3, 0.3), Share("own", 0.1, 0.1, 0.03, 0.3, 0.3, 0.3),
