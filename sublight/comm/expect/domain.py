@@ -20,9 +20,13 @@ from sublight.device import by_key
 from sublight.errors import InputError
 from sublight.work import Message
 
-# what stands in for a collective without curves, and what it adds to half an interval: of send_recv what one H100 node
-# showed (256 MiB and more: docs/comm-accuracy.md), of the others a judgement
-STANDS_IN = {"send_recv": ("all_to_all", 0.25), "broadcast": ("all_gather", 0.25), "reduce": ("reduce_scatter", 0.25)}
+# what stands in for a collective without curves (of as many ranks, or of so many), the fastest of them: of send_recv a
+# pair that exchanges halves, which is quick to start, and a ring, which fills the link
+STANDS_IN: dict[str, tuple[tuple[str, int | None], ...]] = {
+    "send_recv": (("all_to_all", 2), ("all_gather", 8)), "broadcast": (("all_gather", None),),
+    "reduce": (("reduce_scatter", None),),
+}
+STAND_IN = 0.2                           # what that adds to half an interval: a judgement
 # formats that the NVLink switch reduces (NVLS); others go round a ring
 SWITCH_FORMS = ("fp64", "fp32", "tf32", "bf16", "fp16")
 OTHER_FORMS = ("int64", "int32", "int16", "int8", "uint8", "fp8", "fp4", "bool", "complex64")
@@ -87,12 +91,18 @@ def _read(surface: Surface, system: System, message: Message, form: str, box: Bo
     collective, group, nbytes = message.collective, message.group, moved(box, system, message.nbytes)
     if collective not in STANDS_IN:
         return reading(surface, system, collective, form, group, nbytes)
-    stand_in, extra = STANDS_IN[collective]
-    # bytes that put as many on each link: a pair that exchanges halves of twice the size; a ring's chunks
-    group, scale = (2, 2.0) if collective == "send_recv" else (group, group / (group - 1))
-    found = reading(surface, system, stand_in, form, group, nbytes * scale)
-    return Reading(found.log_us, math.hypot(found.width, extra), (
-        *found.notes, f"{collective} was not measured: as {stand_in} of {group} ranks with as many bytes on a link"))
+    options = [_stand_in(surface, system, collective, stand_in, ranks or group, nbytes, form)
+               for stand_in, ranks in STANDS_IN[collective]]
+    return min(options, key=lambda option: option.log_us)
+
+
+def _stand_in(
+    surface: Surface, system: System, collective: str, stand_in: str, ranks: int, nbytes: float, form: str,
+) -> Reading:
+    """Another collective with as many bytes on each link: a ring of n ranks carries (n-1)/n of its size."""
+    found = reading(surface, system, stand_in, form, ranks, nbytes * ranks / (ranks - 1))
+    return Reading(found.log_us, math.hypot(found.width, STAND_IN), (
+        *found.notes, f"{collective} was not measured: as {stand_in} of {ranks} ranks with as many bytes on a link"))
 
 
 def _transferred(surface: Surface, found: Reading, box: Box, source: System) -> Reading:
