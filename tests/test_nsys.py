@@ -120,7 +120,7 @@ def test_a_folder_of_exports_is_a_run(tmp_path: Path) -> None:
 # ---- NVTX
 
 
-def test_ranges_are_annotations_operators_and_steps(tmp_path: Path) -> None:
+def test_fault_13_ranges_without_an_end_are_counted_others_are_annotations_operators_and_steps(tmp_path: Path) -> None:
     #  step 1    ├───────────────────────────────────┤
     #  operators   ├─ aten::linear ──────────────┤  ├ aten::view ┤
     #                 ├─ aten::addmm ────┤
@@ -160,7 +160,7 @@ def test_an_operator_of_another_thread_launched_nothing_here(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("table", ["NVTX_EVENTS_V2", "NVTX_EVENTS_V3"])
-def test_other_names_of_the_table_of_ranges(tmp_path: Path, table: str) -> None:
+def test_fault_14_other_names_of_the_table_of_ranges(tmp_path: Path, table: str) -> None:
     n = Nsys()
     p = n.process()
     p.kernel(GEMM, 3_000, 4_000, launch=(300, 310))

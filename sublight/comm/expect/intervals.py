@@ -4,7 +4,7 @@
                  beyond   the curve ends before
                  ranks    no curve with these ranks
 
-    width        factor x typical error ^ 0.65, the typical error by a regression of log |error| on what is known of a
+    width        factor x typical error ^ 0.7, the typical error by a regression of log |error| on what is known of a
                  place without measuring it: the deviation that the fit states there, whether these are the most
                  ranks (of a full box), kind of link
 
@@ -28,8 +28,8 @@ from sublight.errors import InputError
 COVERED = 0.8
 SITUATIONS = ("gap", "beyond", "ranks")
 BEYOND_BYTES = 16 * 2**20      # sizes above are hidden to learn "beyond"
-POWER = 0.65                   # of the typical error
-RIDGE = 0.1                    # of the regression, a place: a coefficient has to be worth it
+POWER = 0.7                    # of the typical error
+RIDGE = 0.15                   # of the regression, a place: a coefficient has to be worth it
 LEAST = 1e-3                   # errors below count as this
 
 

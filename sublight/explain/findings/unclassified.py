@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from sublight.explain.view import View
 from sublight.explain.words import ms, percent, top
 from sublight.finding import Finding
+from sublight.trace import WHOLE_GRAPHS
 
 CODE, TITLE = "SL003", "unclassified kernels"
 SMALLEST_SHARE = 0.01
@@ -14,8 +15,8 @@ SMALLEST_SHARE = 0.01
 
 def find(view: View) -> Iterable[Finding]:
     """Fires where more than 1 % of kernel time is unclassified."""
-    if view.unclassified_share <= SMALLEST_SHARE:
-        return
+    if view.unclassified_share <= SMALLEST_SHARE or view.trace.quality.kept.get(WHOLE_GRAPHS):
+        return                               # a graph that was recorded as a whole has no kernel's name to add
     rows = [row for row in view.kernels if row.category == "unclassified"]
     what = "operators" if view.cpu_only else "kernels"
     yield Finding(
