@@ -16,15 +16,21 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from sublight.cluster import catalog as nodes
+from sublight.cluster import parse
 from sublight.comm.expect.fit import complete, left_out
 from sublight.comm.expect.intervals import Scales, hiding, scales, widths
-from sublight.comm.expect.measured import F64, Box, Mask, Table, read_table
+from sublight.comm.expect.measured import COLLECTIVES, F64, Box, Mask, Table, read_table
 from sublight.comm.expect.surface import written
 from sublight.comm.expect.transfer import fitted
+from sublight.comm.nccl.choice import choose, function_of, model
+from sublight.comm.nccl.graph import graphs
+from sublight.comm.topology.from_cluster import system_of
 
 # the catalog's key of a system in AIConfigurator's tables
 DEVICES = {
@@ -146,7 +152,28 @@ def over_ranks(table: Table, log_us: F64) -> F64:
     return out
 
 
-SIMPLER: dict[str, Method] = {"alpha-beta": alpha_beta, "log-log lines": log_log, "line of the last two": last_two}
+def nccl_model(table: Table, system: int) -> F64:
+    """What NCCL's own tuning model says, unfitted, of the usual node of each device; NaN for all-to-all, which is not
+    in it."""
+    curves = [_nccl_times(table.systems[system], ranks, table.sizes) for ranks in table.ranks]
+    return np.stack(curves, 2)
+
+
+@cache
+def _nccl_times(key: str, ranks: int, sizes: tuple[int, ...]) -> F64:
+    """(collective, form, size)"""
+    node, out = next(node for node in nodes() if node.device.key == key), np.full((4, 2, len(sizes)), np.nan)
+    if ranks <= node.gpus:
+        found = model(graphs(system_of(parse(f"1x{ranks}x{node.key}")), gpus=ranks, environment={}), {})
+        for c, name in enumerate(COLLECTIVES[:3]):
+            for f, form in enumerate(("fp16", "int8")):
+                best = [choose(found, function_of(name), size, dtype=form).best.time_us for size in sizes]
+                out[c, f] = np.log([time or np.nan for time in best])
+    return out
+
+
+SIMPLER: dict[str, Method] = {"alpha-beta": alpha_beta, "log-log lines": log_log, "line of the last two": last_two,
+                              "NCCL 2.30.7's model": nccl_model}
 
 
 # ---- the scoreboard

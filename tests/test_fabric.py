@@ -24,6 +24,18 @@ MESSAGE = Message("all_reduce", 8, 2 * ELEMENTS)
 NODE = parse("8xH100")
 EXPECTED = expect(MESSAGE, NODE, dtype="bf16")
 
+SMALL = Message("all_reduce", 8, 1 << 20)
+EXPECTED_SMALL = expect(SMALL, NODE, dtype="bf16")       # tens of microseconds
+
+
+def small_all_reduce(ns: int) -> Kineto:
+    # stream 7   ├───────── gemm 100 µs ─────────┤
+    # stream 20     ├─ all-reduce of 1 MiB, ns ─┤      hidden: it costs one SM of 132
+    k = Kineto(world_size=8)
+    k.kernel(GEMM, 0, 100_000, launch=(-2_000, -1_000))
+    k.kernel(NCCL, 0, ns, stream=20, launch=(-2_000, -1_000), **record(elements=SMALL.nbytes // 2))
+    return k
+
 
 def record(name: str = "allreduce", elements: int = ELEMENTS, size: int = 8, ranks: str = "") -> dict[str, Any]:
     return {"Collective name": name, "dtype": "BFloat16", "In msg nelems": elements, "Out msg nelems": elements,

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from kineto import Kineto
 from strategies import span, traces
 from test_bound_findings import chain, far_above, slow_format, sm_tax, unfilled_wave, unfused_attention
+from test_fabric import EXPECTED_SMALL, small_all_reduce
 
 from sublight.errors import InputError
 from sublight.explain import Explained, explain
@@ -194,6 +196,10 @@ PLANTED = (
     Planted("SL101", exposed, 1_000, 3_000, 3_000, "3.0 µs (3.0 % of the window)"),
     Planted("SL102", sms_held, 13_200, 66_000, 10_000, "holds 20 of 132 SMs"),
     Planted("SL103", waiting, 1_000, 30_000, 30_000 * 1 // 132, "30.0 µs (30.0 % of the window)"),
+    Planted("SL107", small_all_reduce, ceil(EXPECTED_SMALL.low * 1e9), round(EXPECTED_SMALL.seconds * 1e9), None,
+            "what limits: "),
+    Planted("SL108", small_all_reduce, ceil(EXPECTED_SMALL.high * 1e9 + 999.5),
+            round(EXPECTED_SMALL.high * 1e9) + 3_000, 0, "3.0 µs (3.0 % of the window), as if"),
     Planted("SL201", late_launch, 1_000, 7_000, 7_000, "7.0 µs (7.0 % of the window)"),
     Planted("SL202", synchronised, 100, 4_000, 4_400, "for 4.0 µs (4.0 % of the window) in calls that make the host "
             "wait, and for 400 ns until"),
