@@ -42,7 +42,7 @@ def _device(explained: Explained, explanation: Explanation) -> str:
 def _rows(budget: Budget, most: int) -> tuple[BarRow, ...]:
     """The waterfall in at most so many lines, where putting small parts together is enough for that."""
     rows = waterfall(budget, SMALL)
-    for share in (0.01, 0.02, 0.05):
+    for share in (0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05):
         if len(rows) > most:
             rows = waterfall(budget, share)
     return rows
