@@ -94,6 +94,7 @@ USUAL = {
     "rtx-pro-6000": "pcie-rtx-pro-6000", "h100-pcie": "pcie-h100", "a100-pcie": "pcie-a100", "l4": "pcie-l4",
 }
 OPTIONS = ("fabric", "layout", "nodes_per_leaf", "oversubscription", "nics")
+MOST_NODES = 1 << 20
 
 
 def named(key: str) -> Node:
@@ -141,12 +142,18 @@ def parse(text: str) -> Cluster:
         nodes, gpus = 1, node.gpus
     if not 1 <= gpus <= node.gpus or nodes < 1:
         raise InputError(f"{text}: a node {node.key} has {node.gpus} GPUs, got {nodes} nodes of {gpus}")
+    if nodes > MOST_NODES:
+        raise InputError(f"{text}: more than {MOST_NODES:,} nodes")
     return _with_options(Cluster(node, nodes, gpus), options, text)
 
 
 def _with_options(cluster: Cluster, options: str | None, text: str) -> Cluster:
+    seen: set[str] = set()
     for option in (options or "").split(",") if options else ():
         name, _, value = option.partition("=")
+        if name in seen:
+            raise InputError(f"{text}: {name} is given twice")
+        seen.add(name)
         try:
             if name == "nics":
                 count, _, gbit = value.partition("x")

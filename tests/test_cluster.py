@@ -57,6 +57,7 @@ def test_a_text_means_a_cluster(text: str, nodes: int, gpus: int, key: str, doma
     ("8xH100:oversubscription=0.5", "is no option"), ("8xH100:oversubscription=nan", "is no option"),
     ("8xH100:nics=4", "is no option"), ("8xH100:nics=0x400", "is no option"), ("8xH100:nics=8x-1", "is no option"),
     ("8xH100:nodes_per_leaf=0", "is no option"), ("8xH100:fabric=token-ring", "is no option"),
+    ("8xH100:nics=4x400,nics=2x400", "nics is given twice"), (f"{10**22}x8xH100", "more than 1,048,576 nodes"),
 ])
 def test_a_text_that_means_none_says_why(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):

@@ -187,6 +187,18 @@ def test_expected_times_show_where_nvls_is_taken_too_early_or_rightly(device: st
     assert found[max(losses, key=lambda nbytes: losses[nbytes])].best.algorithm == "Ring"
 
 
+def test_expected_times_whose_intervals_meet_say_nothing() -> None:
+    from sublight.cluster import parse
+    from sublight.comm.expect import expect
+    from sublight.work import Message
+
+    for regret in on_8("B200"):
+        message = Message("all_reduce", 8, regret.nbytes)
+        fp16, int8 = (expect(message, parse("8xB200"), dtype=dtype) for dtype in ("bf16", "int8"))
+        apart = fp16.high < int8.low or int8.high < fp16.low
+        assert (regret.loss is not None) == (apart and regret.own.startswith("NVLS"))
+
+
 def test_expected_times_do_not_tell_algorithms_apart_across_nodes() -> None:
     from sublight.cluster import parse
     from sublight.comm.tuner.expected import expected_runs
@@ -364,7 +376,9 @@ def test_lint_exits_with_1_where_a_row_is_wrong(tmp_path: Path, capsys: pytest.C
     assert "line 1: wrong" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [[], ["--runs", "/nowhere.csv"], ["--emit", "nccl"], ["--lint", "/nowhere"]])
+@pytest.mark.parametrize("arguments", [
+    [], ["--runs", "/nowhere.csv"], ["--emit", "nccl"], ["--lint", "/nowhere"],
+    ["8xH100", "--emit", "nccl", "--least", "nan"], ["--lint", str(Path(__file__)), "--emit", "nccl"]])
 def test_nothing_to_do_or_to_read_is_one_line_and_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -19,6 +19,7 @@ from sublight.work import Message
 
 WIDTH = 80
 MOST_ROWS = 16                           # of differences, on a screen
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 Table = list[tuple[str, ...]]
 
 
@@ -218,7 +219,8 @@ def _text(document: dict[str, Any]) -> Iterable[str]:
 def _headline(document: dict[str, Any]) -> str:
     nvls = f", {document['nvls_channels']} for NVLS" if document["nvls_channels"] else ""
     nodes = document["nodes"]
-    where = f"{nodes} nodes of {document['gpus_per_node']} GPUs" if nodes > 1 else f"{document['ranks']} GPUs, one node"
+    gpus = f"{document['gpus_per_node']} GPUs" if document["gpus_per_node"] > 1 else "one GPU"
+    where = f"{nodes} nodes of {gpus}" if nodes > 1 else f"{document['ranks']} GPUs, one node"
     return (f"NCCL {document['nccl']} on {document['title']}: {where}, compute capability "
             f"{document['compute_capability']:.1f}, {document['channels']} channels{nvls}")
 
@@ -265,7 +267,8 @@ def _lines_text(lines: Sequence[dict[str, Any]]) -> Iterable[str]:
 
 
 def _collective_text(collective: dict[str, Any]) -> Iterable[str]:
-    yield f"{collective['collective']} of {collective['dtype']}, {collective['op']}"
+    op = f", {collective['op']}" if collective["collective"] in REDUCING else ""
+    yield f"{collective['collective']} of {collective['dtype']}{op}"
     for part in collective["ranges"]:
         yield from _item(f"from {nbytes(part['from_bytes'])}: {part['takes']}. {_sentence(part['why'])}")
     rows: Table = [("size", "takes", "µs", "bus", "ch", "mostly", "next", "slower")]

@@ -53,11 +53,16 @@ def _summary(found: Sequence[Regret]) -> str:
     if not known:
         return "Nothing to compare: at no size were NCCL's own choice and another one measured."
     loss, worst = max(known, key=lambda pair: pair[0])
+    sizes = _many(len(known), "size")
     behind = sum(loss > 0.02 for loss, _ in known)
     if loss <= 0.02:
-        return f"NCCL's own choice is within 2 % of the best run at all {len(known)} sizes with more than one."
-    return (f"NCCL's own choice is more than 2 % behind the best run at {behind} of {len(known)} sizes; most at "
+        return f"NCCL's own choice is within 2 % of the best run, at {sizes} with more than one run."
+    return (f"NCCL's own choice is more than 2 % behind the best run at {behind} of {sizes}; most at "
             f"{nbytes(worst.nbytes)}: {loss * 100:.1f} % longer than {worst.best.name}.")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def mistakes(found: Sequence[Mistake], rows: int, form: str) -> str:
@@ -70,6 +75,6 @@ def mistakes(found: Sequence[Mistake], rows: int, form: str) -> str:
         lines += textwrap.wrap(f"line {m.line}: {'wrong' if m.wrong else 'note'}: {m.text}", WIDTH,
                                subsequent_indent="  ", break_on_hyphens=False)
     wrong = sum(m.wrong for m in found)
-    lines.append(f"{rows} rows, {wrong} wrong, {len(found) - wrong} notes")
+    lines.append(f"{_many(rows, 'row')}, {wrong} wrong, {_many(len(found) - wrong, 'note')}")
     text = "\n".join(lines) + "\n"
     return f"```text\n{text}```\n" if form == "md" else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
 
     output.check_writable(options.output, options.format)
     collectives = tuple(COLLECTIVES) if options.coll == "all" else tuple(filter(None, options.coll.split(",")))
+    if not collectives:
+        raise InputError(f"--coll {options.coll}: expected {', '.join(COLLECTIVES)}, or all")
     for name in collectives:
         function_of(name)
     job, environment = job_of(options.topology, options.nodes, options.gpus), assignments(options.env)
@@ -95,15 +98,15 @@ def write(text: str, path: str | None) -> None:
 def job_of(text: str, nodes: int | None, gpus: int | None) -> Job:
     """The job that an argument and its options mean. Raises InputError for what does not fit."""
     from sublight.cli.comm.topology import is_file
+    from sublight.cluster import MOST_NODES, parse
 
     for name, value in (("--nodes", nodes), ("--gpus", gpus)):
-        if value is not None and not 1 <= value <= 1 << 20:
-            raise InputError(f"{name} {value}: expected 1 or more")
+        if value is not None and not 1 <= value <= MOST_NODES:
+            raise InputError(f"{name} {value}: expected 1 to {MOST_NODES:,}")
     if is_file(text):
         from sublight.comm.topology.xml import read
 
         return Job("the topology file", read(text), nodes or 1, gpus, nodes or 1)
-    from sublight.cluster import parse
     from sublight.comm.topology.from_cluster import system_of
 
     cluster = parse(text)
@@ -133,6 +136,7 @@ def model_of(job: Job, environment: Mapping[str, str]) -> Model:
 def _against(here: Model, job: Job, environment: Mapping[str, str], texts: list[str], asked: Asked) -> Against:
     from dataclasses import replace
 
+    from sublight.cluster import MOST_NODES
     from sublight.comm.nccl.choice import COLLECTIVES
     from sublight.comm.nccl.compare import choices_differ, graphs_differ, lines_differ
     from sublight.comm.nccl.environment import assignments
@@ -142,8 +146,8 @@ def _against(here: Model, job: Job, environment: Mapping[str, str], texts: list[
     for text in texts:
         name, equals, value = text.partition("=")
         if equals and name in ("nodes", "gpus"):
-            if not value.isdigit() or int(value) < 1:
-                raise InputError(f"--against {text}: expected a whole number, 1 or more")
+            if not re.fullmatch("[0-9]{1,7}", value) or not 1 <= int(value) <= MOST_NODES:
+                raise InputError(f"--against {text}: expected a whole number, 1 to {MOST_NODES:,}")
             other = replace(other, nodes=int(value)) if name == "nodes" else replace(other, gpus=int(value))
         elif equals and name.startswith("NCCL_"):
             variables |= assignments([text])

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
 
 def is_file(text: str) -> bool:
     """Whether an argument means a file rather than a cluster."""
-    return text.lower().endswith((".xml", ".txt")) or "/" in text or Path(text).exists()
+    return text.lower().endswith((".xml", ".txt")) or "/" in text or (text != "" and Path(text).exists())
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,5 +68,6 @@ def _asked(text: str) -> tuple[Tag, Fabric | None, str]:
     from sublight.comm.topology.from_cluster import system_of
 
     cluster = parse(text)
-    each = f"{cluster.gpus_per_node} GPUs each" if cluster.gpus_per_node > 1 else "one GPU each"
-    return system_of(replace(cluster, nodes=1)), fabric_of(cluster), f"{cluster.nodes} x {cluster.node.title}, {each}"
+    nodes = f"{cluster.nodes:,} node{'s' if cluster.nodes > 1 else ''}"
+    gpus = f"{cluster.gpus_per_node} GPUs" if cluster.gpus_per_node > 1 else "one GPU"
+    return system_of(replace(cluster, nodes=1)), fabric_of(cluster), f"{nodes} of {gpus}: {cluster.node.title}"

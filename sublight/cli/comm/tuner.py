@@ -51,7 +51,11 @@ def run(options: argparse.Namespace) -> int:
     """Lint, or regret, or rows."""
     output.check_writable(options.output, options.format)
     if options.lint:
+        if options.runs or options.expected or options.emit:
+            raise InputError("--lint checks a file by itself; expected no --runs, --expected or --emit beside it")
         return _lint(options)
+    if not 0 <= options.least <= 1000:
+        raise InputError(f"--least {options.least}: expected a percentage, 0 or more")
     if not options.runs and not (options.topology and (options.emit or options.expected)):
         raise InputError("nothing to compare; expected --runs FILE, or a topology with --emit or --expected, or "
                          "--lint FILE")

@@ -273,14 +273,10 @@ def _channels_and_warps(model: Model, best: Candidate, nbytes: int) -> tuple[int
 
 
 def _collnet_channels(channels: int, threads: int, each: int, nbytes: int, heads: int) -> int:
-    switch, few = 16, True
-    while switch >= 1 and few:
-        while True:
-            few = nbytes < channels * threads * heads * each
-            if not (few and channels > switch):
-                break
-            if channels == switch + switch // 2:
-                each //= 2
-            channels -= 1
-        switch //= 2
+    """Fewer channels, down to one, while a thread would have less than `each` bytes, of which half is enough each time
+    that the channels have come down through 24, 12, 6 and 3."""
+    while channels > 1 and nbytes < channels * threads * heads * each:
+        if channels in (24, 12, 6, 3):
+            each //= 2
+        channels -= 1
     return channels

@@ -12,8 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sublight.comm.nccl.constants import Constants, load
+from sublight.comm.nccl.system import PATH_CLASSES, SYS
 from sublight.comm.nccl.version import whole
 from sublight.errors import InputError
+
+LEVELS = ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ def read(given: Mapping[str, str] | None = None, *, constants: Constants | None 
     that it refuses (grammar: parseList of src/graph/tuning.cc at 2.30.7)."""
     given, constants = given or {}, constants or load()
     _check_names(given, constants)
+    _check_levels(given)
     return Environment(
         given=dict(given),
         algorithms=_algorithms(given.get("NCCL_ALGO"), constants),
@@ -82,6 +86,15 @@ def _check_names(given: Mapping[str, str], constants: Constants) -> None:
         near = difflib.get_close_matches(name, sorted(known), 1, 0.5)
         hint = f"; nearest: {near[0]}" if near else ""
         raise InputError(f"NCCL {constants.version} reads no variable '{name}'{hint}")
+
+
+def _check_levels(given: Mapping[str, str]) -> None:
+    """Levels that NCCL would ignore without a word."""
+    known = PATH_CLASSES[:SYS + 1]
+    for name in LEVELS:
+        value = given.get(name, "")
+        if value and value not in known and value[0] not in "0123456789":
+            raise InputError(f"{name}='{value}': NCCL ignores it; expected one of {', '.join(known)}, in capitals")
 
 
 def _algorithms(text: str | None, constants: Constants) -> dict[str, dict[str, bool]]:
