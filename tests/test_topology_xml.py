@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import nccl_boxes as boxes
@@ -97,6 +98,18 @@ def test_attributes_that_old_files_lack_are_assumed_and_said() -> None:
     assert found.graphs["ring"].channels > 0
     assert [word for word in ("no ranks", "without gdr", "without link_width", "without numaid")
             if not any(word in note for note in found.notes)] == []
+
+
+def test_gpus_of_nvswitch_boxes_without_nvlink_are_said_to_lack_it() -> None:
+    def without(tag: Tag) -> Tag:
+        return replace(tag, children=tuple(without(child) for child in tag.children if child.name != "nvlink"))
+
+    whole = system_of(parse("8xH100"))
+    assert filled(whole)[1] == ()
+    tree, said = filled(without(whole))
+    assert tree == without(whole)
+    assert [words for words in said if "has no NVLink, which H100 SXM5 80 GB usually has" in words] == list(said)
+    assert filled(system_of(parse("8xL40S")))[1] == ()
 
 
 def test_a_whole_dump_stays_as_it_is() -> None:

@@ -195,7 +195,7 @@ def _text(document: dict[str, Any]) -> Iterable[str]:
     for name, value in document["environment"].items():
         left_out = " (NCCL reads it, this model does not)" if name in document["not_modelled"] else ""
         yield f"{name}={value}{left_out}"
-    yield from ("", *_graphs_text(document["graphs"]))
+    yield from ("", *_graphs_text(document["graphs"], document["nodes"] > 1))
     for note in document["notes"]:
         yield from textwrap.wrap(note, WIDTH, initial_indent="- ", subsequent_indent="  ")
     yield from ("", "Latency (µs) / bandwidth of the message (GB/s)", *_lines_text(document["table"]))
@@ -237,7 +237,8 @@ def columns(rows: Table, align: str) -> Iterable[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _graphs_text(graphs: Sequence[dict[str, Any]]) -> Iterable[str]:
+def _graphs_text(graphs: Sequence[dict[str, Any]], across_nodes: bool) -> Iterable[str]:
+    """What one node has no use for is left out: NCCL logs a rate and a class there that it never looked for."""
     rows: Table = [("Graph", "pattern", "channels", "GB/s in", "across", "GPU-GPU", "GPU-NIC")]
     for graph in graphs:
         if graph["channels"]:
@@ -246,8 +247,10 @@ def _graphs_text(graphs: Sequence[dict[str, Any]]) -> Iterable[str]:
                          graph["path_across"]))
         elif not graph["name"].startswith("collnet"):
             rows.append((graph["name"], "none", "0", "", "", "", ""))
-    yield from columns(rows, "<<>>><<")
-    seen = {row[i] for row in rows[1:] for i in (5, 6)} - {""}
+    if not across_nodes:
+        rows = [(*row[:4], row[5]) for row in rows]
+    yield from columns(rows, "<<>>><<" if across_nodes else "<<>><")
+    seen = {cell for row in rows[1:] for cell in row[4:]} & set(PATH_CLASSES)
     words = "; ".join(f"{name} {MEANING[name]}" for name in PATH_CLASSES if name in seen)
     yield from textwrap.wrap(f"GB/s of one channel. {words}", WIDTH)
 

@@ -30,6 +30,7 @@ def filled(tree: Tag) -> tuple[Tag, tuple[str, ...]]:
         tree = _with_gpus(tree, cards, said)
     elif cards:
         said.append(f"{len(cards)} cards of a GPU's class without <gpu> take no part, as in a running NCCL.")
+    said += _without_nvlink(tree)
     tree = _ranked(tree, said)
     tree = _changed(tree, lambda tag: _completed(tag, said))
     bare = sum(_is_card(tag, NETWORK, "nic") for tag in _walk(tree))
@@ -92,10 +93,27 @@ def _by_switch(found: Part) -> bool:
     """Whether a node of the catalog joins such GPUs by NVSwitch. A mesh cannot be told from the card."""
     if not found.nvlinks:
         return False
-    if any(node.nvlink == "switch" and node.device.key == found.device for node in catalog()):
+    if _switched(found):
         return True
     raise InputError(f"the file does not say how its {found.title} are joined, and the catalog knows no NVSwitch for "
                      "them; expected the dump of a running job (NCCL_TOPO_DUMP_FILE)")
+
+
+def _switched(found: Part) -> bool:
+    return any(node.nvlink == "switch" and node.device.key == found.device for node in catalog())
+
+
+def _without_nvlink(tree: Tag) -> list[str]:
+    """GPUs that are built for NVSwitch, in a file without NVLink: of a job that had none, or written by hand."""
+    if any(tag.name == "nvlink" for tag in _walk(tree)):
+        return []
+    cards = [tag for tag in _walk(tree) if tag.name == "pci" and any(child.name == "gpu" for child in tag.children)]
+    known = [part(card.attributes.get("vendor", ""), card.attributes.get("device", "")) for card in cards]
+    titles = dict.fromkeys(found.title for found in known if found is not None and _switched(found))
+    if not titles:
+        return []
+    return [f"The file has no NVLink, which {', '.join(titles)} usually has: these figures are for PCIe. A job that "
+            "reads the file (NCCL_TOPO_FILE) asks the driver for NVLink and may find it."]
 
 
 def _ranked(tree: Tag, said: list[str]) -> Tag:
