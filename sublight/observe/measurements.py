@@ -1,14 +1,14 @@
 """This file knows about measurement files of communication: which format a file has, told by its content, and how many
 files become one tuple of Results.
 
-Names of hosts are the point of these files and are kept where they are plain (letters, digits, dots, dashes, at most
-64);
-any other becomes "node 3". Nothing else of a file's free text leaves a reader.
+Names of hosts are the point of these files and are kept where they are plain (letters, digits, dots, dashes and colons,
+at most 64); any other becomes "node 3". Nothing else of a file's free text leaves a reader.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from sublight.result import Placement, Result
 
 MOST_BYTES = 1 << 30                     # of text in one file
 MOST_FILES = 100_000
-PLAIN = re.compile(r"[A-Za-z0-9._-]{1,64}")
+PLAIN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 Reader = Callable[[str, str], tuple[Result, ...]]
 FORMATS: tuple[tuple[Callable[[str], bool], Reader], ...] = (
     (nccl_inspector.looks_like, nccl_inspector.read_inspector),
@@ -84,7 +84,8 @@ def _texts(path: str) -> Iterator[tuple[str, str, bool]]:
         inside = [p for p in sorted(place.rglob("*"))[:MOST_FILES] if p.is_file() and not p.name.startswith(".")]
         for file in inside:
             for name, text, _ in _file(str(file), must=False):
-                yield name, text, False
+                folder = file.parent.relative_to(place)        # tells rail0/a_b.log from rail1/a_b.log
+                yield (folder / name).as_posix(), text, False
         if not inside:
             raise InputError(f"{label(path)} is an empty folder; expected {EXPECTED}")
         return
@@ -127,6 +128,7 @@ def _archive(path: str, name: str, *, must: bool) -> Iterator[tuple[str, str, bo
             members = [m for m in archive.infolist() if not m.is_dir() and "__MACOSX" not in m.filename
                        and not Path(m.filename).name.startswith(".")][:MOST_FILES]
             alone = must and len(members) == 1
+            above = os.path.commonpath([Path("/", m.filename).parent for m in members]) if members else "/"
             left = MOST_BYTES
             for member in members:
                 with archive.open(member) as file:
@@ -134,7 +136,8 @@ def _archive(path: str, name: str, *, must: bool) -> Iterator[tuple[str, str, bo
                 left -= len(data)
                 if left < 0:
                     raise InputError(f"{name} unpacks to more than {MOST_BYTES >> 30} GiB; name the files in it")
-                yield Path(member.filename).name, data.decode("utf-8", "replace"), alone
+                inside = Path("/", member.filename).relative_to(above).as_posix()
+                yield inside, data.decode("utf-8", "replace"), alone
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
         raise InputError(f"{name} is a zip that cannot be read: {type(error).__name__}; unpack it first") from None
 

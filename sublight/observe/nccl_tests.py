@@ -40,8 +40,9 @@ RANK = re.compile(r"#\s+Rank\s+(\d+)(?:\s+Group\s+\d+)?\s+Pid\s+\d+\s+on\s+(\S+)
 LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version (\d+\.\d+\.\d+)")
 AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
 PROGRAM = re.compile(r"\b(" + "|".join(sorted(COLLECTIVES, key=len, reverse=True)) + r")_perf\b")
-ONE_PORT = re.compile(r"NCCL_IB_HCA\s*(?:=|:| set by environment to )\s*=?([A-Za-z]\w{0,30}_\d+(?::\d+)?)\s*$")
-RAIL_NAME = re.compile(r"(?:^|[^A-Za-z])(?:rail|hca|nic)[-_]?(\d{1,3})(?!\d)", re.I)
+PORTS = re.compile(r"""NCCL_IB_HCA['"]?\s*(?:=|:| set (?:by environment )?to )\s*["']?=?([^\s"']*)""")
+ONE_PORT = re.compile(r"(?!mlx\d(?::|$))[A-Za-z]\w{0,30}\d(?::\d+)?")     # "mlx5" alone is a prefix of every port
+RAIL_NAME = re.compile(r"(?:^|[^A-Za-z])(?:rail|hca|nic|mlx\d(?=_))[-_]?(\d{1,3})(?!\d)", re.I)
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ def tests(lines: Iterable[str], name: str) -> list[Test]:
     columns: list[str] = []
     library, port = None, None
     hint = COLLECTIVES[m.group(1)] if (m := PROGRAM.search(name)) else None
-    named_at_start = False
+    named_at_start = for_one = False
     for raw in lines:
         line = LAUNCHER.sub("", raw.rstrip())
         if m := LIBRARY.search(line):
@@ -115,12 +116,16 @@ def tests(lines: Iterable[str], name: str) -> list[Test]:
             named_at_start = False
             out[-1].least_bytes, out[-1].most_bytes = int(m.group(1)), int(m.group(2))
             out[-1].step = (int(m.group(3)), m.group(4))
-        elif m := ONE_PORT.search(line):
-            port = m.group(1)
+        elif m := PORTS.search(line):
+            port = m.group(1) if ONE_PORT.fullmatch(m.group(1)) else None
+            here = PROGRAM.search(line)      # said for one launch, or for all that follow
+            hint, for_one = (COLLECTIVES[here.group(1)], True) if here else (hint, False)
             for test in out[-1:]:
-                test.port = port
+                if not (here or test.ended or test.rows or test.failure):
+                    test.port = port
         elif (m := PROGRAM.search(line)) and not line.startswith("#"):
             hint = COLLECTIVES[m.group(1)]
+            port, for_one = (None, False) if for_one else (port, for_one)
         elif "algbw" in line and "size" in line:
             columns = line.replace("#wrong", "wrong").replace("#", " ").split()
             if not out or out[-1].ended:

@@ -66,14 +66,14 @@ def _verdict(view: View, findings: tuple[Located, ...]) -> str:
     said = []
     if nodes:
         said.append(f"{listed(nodes, 6)} {'is' if len(nodes) == 1 else 'are'} slow")
-    said += [f.finding.claim.split(":")[0] for f in groups[:2]]
+    said += [f.finding.claim.split(": ")[0] for f in groups[:2]]
     if len(groups) > 2:
         said.append(f"{len(groups) - 2} more groups or rails")
     if pairs:
         said.append(f"{count(pairs, 'slow pairs')} of healthy nodes")
     said += [_short(f) for f in findings if f.finding.code in ("SL504", "SL508")][:2]
     failed = next((f for f in findings if f.finding.code == "SL506"), None)
-    if failed is not None:
+    if failed is not None and view.failures:
         said.append(failed.finding.claim.partition(" failed")[0] + " failed")
     if not said:
         return f"Nothing is slow among {count(len(view.hosts), 'nodes')}." if view.tables or view.lines else (

@@ -71,7 +71,7 @@ def tables_of(series: Sequence[Series], results: Iterable[Result]) -> tuple[Tabl
             groups[setting, s.collective][_pair(s.placement.hosts)].append(s)
     out = []
     for (setting, collective), by_pair in sorted(groups.items(), key=lambda g: _order(*g[0])):
-        for measure, levels in (("bandwidth", _bandwidth(by_pair)), ("latency", _latency(by_pair))):
+        for measure, levels in (("bandwidth", bandwidths(by_pair)), ("latency", _latency(by_pair))):
             if levels:
                 out.append(_table(setting, collective, measure, levels))
     known = {(t.setting.gpus_per_node, t.collective) for t in out}
@@ -87,7 +87,7 @@ def lines_of(series: Sequence[Series]) -> tuple[Line, ...]:
             groups[Setting(1, s.placement.gpus_per_node, ""), s.collective][host, host].append(s)
     out = []
     for (setting, collective), by_host in sorted(groups.items(), key=lambda g: _order(*g[0])):
-        levels = _bandwidth(by_host)
+        levels = bandwidths(by_host)
         hosts = tuple(sorted(host for host, _ in levels))
         out.append(Line(setting, collective, hosts, np.array([levels[h, h] for h in hosts])))
     return tuple(out)
@@ -124,7 +124,8 @@ def _medians(by_pair: dict[Pair, list[Series]]) -> tuple[dict[int, float], dict[
     return {n: median(v) for n, v in bus.items()}, {n: median(v) for n, v in seconds.items()}
 
 
-def _bandwidth(by_pair: dict[Pair, list[Series]]) -> dict[Pair, float]:
+def bandwidths(by_pair: dict[Pair, list[Series]]) -> dict[Pair, float]:
+    """The level of each pair, or of whatever else series are grouped by: see above. Bytes per second."""
     bus, _ = _medians(by_pair)
     if not bus:
         return {}

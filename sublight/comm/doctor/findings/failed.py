@@ -23,17 +23,18 @@ def find(view: View) -> Iterable[Located]:
     tried = len({_key(r) for r in view.results if r.message and r.placement})
     failed = {_key(r): r for r in view.failures}
     pairs = {tuple(r.placement.hosts) for r in failed.values() if r.placement and len(r.placement.hosts) == 2}
-    said = f"{count(len(failed), 'measurements')} of {tried:,} failed"
+    said = f"{count(len(failed), 'measurements')} of {tried:,} failed" if failed else ""
     if pairs:
         said += f", on {count(len(pairs), 'pairs')} of nodes"
     if missing:
-        said += f"; {count(missing, 'combinations')} {'was' if missing == 1 else 'were'} not run"
+        said += f"{'; ' if said else ''}{count(missing, 'combinations')} {'was' if missing == 1 else 'were'} not run"
     nodes, evidence = _nodes(list(failed.values())), list(_evidence(list(failed.values())))
     evidence += [f"not run: {name(a.collective)} {where(a.setting)}: "
                  f"" + listed([f"{x}–{y}" for x, y in a.pairs], MOST_LISTED)
                  for a in view.absent]
     yield Located(Finding(CODE, TITLE, said, tuple(evidence), _action(list(failed.values()), nodes), "high", None,
-                          ("a failed run says nothing about bandwidth: its pairs count as not measured above",)),
+                          ("a failed run says nothing about bandwidth: its pairs count as not measured above",)
+                          if failed else ()),
                   nodes=tuple(nodes), pairs=tuple(sorted((a, b) for a, b in pairs)))
 
 
@@ -66,6 +67,8 @@ def _nodes(failed: list[Result]) -> list[str]:
 
 
 def _action(failed: list[Result], nodes: list[str]) -> str:
+    if not failed:
+        return "Run the absent combinations: a fault that only they show is not seen"
     first = next((r for r in failed if r.placement and len(r.placement.hosts) == 2 and r.message), None)
     again = ""
     if first is not None and first.placement is not None and first.message is not None:

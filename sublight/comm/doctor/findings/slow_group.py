@@ -10,6 +10,7 @@ from sublight.comm.doctor.agreed import Agreed, Groups
 from sublight.comm.doctor.faults import LEAST_SLOW, SMALLEST_SPREAD
 from sublight.comm.doctor.findings.slow_node import FEW_RAILS, alike, by_node
 from sublight.comm.doctor.lateness import is_late
+from sublight.comm.doctor.runs import Shared, nodes_in_runs, rails_in_runs
 from sublight.comm.doctor.tables import Table
 from sublight.comm.doctor.view import Located, View
 from sublight.comm.doctor.wording import count, listed, name, rate, slower, where
@@ -31,6 +32,7 @@ def find(view: View) -> Iterable[Located]:
         together = [host for host in alike(agreed) if not is_late(view.series, agreed, host)]
         if together:
             yield _alike(agreed, together)
+    yield from _always_together(view)
     yield from _rails(view)
     yield from _rails_of_nodes(view)
 
@@ -102,6 +104,25 @@ def _shared() -> str:
             "compare one of them with a healthy node (ibstat, lspci -vv LnkSta, nvidia-smi -q, uname -r)")
 
 
+def _always_together(view: View) -> Iterator[Located]:
+    """Nodes of which all runs are slow, and which always took part together."""
+    seen: dict[tuple[str, ...], list[Shared]] = {}
+    for shared in nodes_in_runs(view.series, view.results):
+        if len(shared.hosts) > 1 and not set(shared.hosts) & set(by_node(view)):
+            seen.setdefault(shared.hosts, []).append(shared)
+    for hosts, found in seen.items():
+        first = found[0]
+        evidence = [f"{name(one.collective)} on {one.setting.nodes} nodes {where(one.setting)}: {rate(one.level)} in "
+                    f"{count(one.slow_runs, 'runs')} with them, {rate(one.healthy)} in the other "
+                    f"{one.runs - one.slow_runs}" for one in found]
+        yield Located(
+            Finding(CODE, TITLE, f"one of {count(len(hosts), 'nodes')}, or what they share, is slow: runs with "
+                                 f"{listed(hosts, 6)} reach {rate(first.level)} against {rate(first.healthy)} "
+                                 f"({name(first.collective)})", tuple(evidence),
+                    "Run them apart, each with nodes of fast runs, to tell which it is; if all are slow, look at their "
+                    "leaf switch", "medium", None, ("these nodes always took part together",)), nodes=hosts)
+
+
 def _rails(view: View) -> Iterator[Located]:
     """A rail that is slower than the others on the same pairs."""
     groups: dict[tuple[int, str], list[Table]] = {}
@@ -113,13 +134,23 @@ def _rails(view: View) -> Iterator[Located]:
         for rail, level, others in slow_rails(tables):
             found.setdefault(rail, []).append(f"{name(collective)} at {count(gpus, 'GPUs')} a node: {rate(level)} "
                                               f"against {rate(others)} on the other rails, {slower(level, others)}")
+    by_pairs = set(found)
+    for shared in rails_in_runs(view.series, view.results):
+        many = count(shared.setting.gpus_per_node, "GPUs")
+        found.setdefault(shared.setting.rail, []).append(
+            f"{name(shared.collective)} on {shared.setting.nodes} nodes at {many} a node: "
+            f"{rate(shared.level)} against {rate(shared.healthy)} on the other {shared.runs - 1} rails, "
+            f"{slower(shared.level, shared.healthy)}")
     for rail, evidence in found.items():
+        more = () if rail in by_pairs else ("such runs do not tell a rail from one node's NIC on it: measure pairs of "
+                                            "nodes on this rail",)
         yield Located(
             Finding(CODE, TITLE, f"rail {rail} is slow: {evidence[0]}", tuple(evidence[1:]) or (evidence[0],),
                     "Check the leaf switch of this rail and its uplinks, then the NIC of this rail on every node: "
                     "rate and width (ibstat), PCIe LnkSta, cable; with NCCL_IB_HCA set to it alone the test "
                     "repeats", "high", None,
-                    ("a rail is told from the place of the GPU that took part, device@bus",)), rails=(rail,))
+                    (*more, *(("a rail is told from the place of the GPU that took part, device@bus",)
+                              if "@" in rail else ()))), rails=(rail,))
 
 
 def slow_rails(tables: list[Table]) -> Iterator[tuple[str, float, float]]:

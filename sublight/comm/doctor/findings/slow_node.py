@@ -10,7 +10,8 @@ import numpy as np
 from sublight.comm.doctor.agreed import Agreed, NodeIn
 from sublight.comm.doctor.faults import LEAST_SLOW
 from sublight.comm.doctor.lateness import is_late
-from sublight.comm.doctor.tables import Line
+from sublight.comm.doctor.runs import Shared, nodes_in_runs
+from sublight.comm.doctor.tables import Line, Table
 from sublight.comm.doctor.view import Located, View
 from sublight.comm.doctor.wording import command, count, name, rate, slower, where
 from sublight.finding import Finding
@@ -23,28 +24,38 @@ SPREADS = 4.0
 
 
 def find(view: View) -> Iterable[Located]:
-    """Fires where a table calls the node (faults.locate) and large messages are as slow as small ones, or where the
-    node
-    alone is slower than the others alone."""
+    """Fires where a table calls the node (faults.locate) and large messages are as slow as small ones, where the node
+    alone is slower than the others alone, or where all runs of three or more nodes with it are slow and those without
+    it are not."""
     alone = {host: (line, level, healthy) for line in view.lines for host, level, healthy in slow_alone(line)}
     called = by_node(view)
-    for host in dict.fromkeys([*called, *alone]):
+    together: dict[str, list[Shared]] = {}
+    for shared in nodes_in_runs(view.series, view.results):
+        if len(shared.hosts) == 1:
+            together.setdefault(shared.hosts[0], []).append(shared)
+    for host in dict.fromkeys([*called, *alone, *together]):
         seen = called.get(host, [])
         evidence = [said for agreed, ins in seen for said in _evidence(agreed, ins)]
         if host in alone:
             line, level, healthy = alone[host]
             evidence.append(f"by itself, {name(line.collective)} on {count(line.setting.gpus_per_node, 'GPUs')}: "
                             f"{rate(level)} against {rate(healthy)} of the others")
+        evidence += [_in_runs(shared) for shared in together.get(host, ())]
         if lost := _failures(view, host):
             evidence.append(lost)
         worst = max((n for _, ins in seen for n in ins if n.pairs), key=lambda n: n.healthy / n.level, default=None)
         if worst is not None:
             claim = (f"{host} is slow with {worst.slow_pairs} of {worst.pairs} healthy nodes: {rate(worst.level)} "
                      f"against {rate(worst.healthy)} ({name(worst.table.collective)} {where(worst.table.setting)})")
+        elif host in together:
+            one = together[host][0]
+            claim = (f"{host} is slow: runs of {one.setting.nodes} nodes reach {rate(one.level)} with it against "
+                     f"{rate(one.healthy)} without it ({name(one.collective)} {where(one.setting)})")
         else:
             _, level, healthy = alone[host]
             claim = f"{host} is slow by itself: {rate(level)} against {rate(healthy)}, {slower(level, healthy)}"
-        action = _action(host, worst, view, set(called) | set(alone))
+        slow = set(called) | set(alone) | set(together)
+        action = _action(host, worst.table if worst else together[host][0] if host in together else None, view, slow)
         yield Located(Finding(CODE, TITLE, claim, tuple(evidence), action, "high",
                               None, _caveats(seen, host in alone)), nodes=(host,))
 
@@ -103,12 +114,20 @@ def _failures(view: View, host: str) -> str | None:
     return f"it took part in {own} of the {len(view.failures)} failed measurements" if own else None
 
 
-def _action(host: str, worst: NodeIn | None, view: View, slow: set[str]) -> str:
-    if worst is None:
+def _in_runs(shared: Shared) -> str:
+    return (f"{name(shared.collective)} on {shared.setting.nodes} nodes {where(shared.setting)}: all "
+            f"{count(shared.slow_runs, 'runs')} with it are slow, all {count(shared.runs - shared.slow_runs, 'runs')} "
+            f"without it are not: {rate(shared.level)} against {rate(shared.healthy)}, "
+            f"{slower(shared.level, shared.healthy)}").replace("all 1 run with it are slow", "the one run with it is "
+            "slow").replace("all 1 run without it are not", "the one run without it is not")
+
+
+def _action(host: str, test: Table | Shared | None, view: View, slow: set[str]) -> str:
+    if test is None:
         return (f"On {host} check the GPUs first: nvidia-smi -q -d CLOCK,PERFORMANCE (clocks, throttling), nvidia-smi "
                 "nvlink -s (links down), the PCIe width; then take it out of the pool")
     partner = next((h for h in view.hosts if h not in slow), "OTHER")
-    again = command((host, partner), worst.table.setting.gpus_per_node, worst.table.collective)
+    again = command((host, partner), test.setting.gpus_per_node, test.collective)
     return (f"Take {host} out of the pool; check its ports and cables (ibstat or rdma link: rate and width; perfquery "
             "or ethtool -S: symbol errors, discards, pauses), the PCIe width of its NICs (lspci -vv, LnkSta) and "
             f"IOMMU/ACS; after each step: {again}")

@@ -1,0 +1,121 @@
+"""Runs of many nodes and of single rails: what all slow ones share is named, in each form that logs come in."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from planted_logs import Site, log
+
+from sublight.cli import main
+from sublight.comm.doctor.diagnosis import Diagnosis, diagnose
+from sublight.observe.measurements import read_measurements, read_one
+from sublight.observe.nccl_tests import read_text
+
+ACCUSING = ("SL501", "SL502", "SL503", "SL504")
+
+
+def run(hosts: tuple[str, ...], gbps: float, *, gpus: int = 1, device: int = 0, seed: int = 0, before: str = "",
+        after: str = "") -> str:
+    """Text of an all-gather on these nodes, bus bandwidth about so many GB/s; lines before it and after its ranks."""
+    chance = random.Random(f"{hosts} {seed}")
+    ranks = [(host, device + g) for host in hosts for g in range(gpus)]
+    lines = [before, "# Collective test starting: all_gather_perf",
+             "# nThread 1 nGpus 1 minBytes 67108864 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20"]
+    lines += [f"#  Rank {k:2} Group  0 Pid {100 + k:6} on {host:>10} device {d:2} [0000:{0x19 + 17 * d:02x}:00] GPU"
+              for k, (host, d) in enumerate(ranks)]
+    lines += [after, "#  size  count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong"]
+    part = (len(ranks) - 1) / len(ranks)
+    for size in (1 << k for k in range(26, 31)):
+        cells = ""
+        for _ in range(2):
+            seconds = size * part / (gbps * 1e9) * (1 + chance.gauss(0, 0.01))
+            cells += f" {seconds * 1e6:.1f} {size / seconds / 1e9:.2f} {size * part / seconds / 1e9:.2f} 0"
+        lines.append(f"{size:12} {size // 4:12} float none -1 {cells}")
+    return "\n".join([*lines, f"# Avg bus bandwidth    : {gbps:g}", ""])
+
+
+def diagnosed(texts: list[str]) -> Diagnosis:
+    return diagnose([r for k, text in enumerate(texts) for r in read_one(text, f"{k}.log") or ()])
+
+
+def said(found: Diagnosis) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    return [(f.finding.code, f.nodes, f.rails) for f in found.findings if f.finding.code in ACCUSING]
+
+
+HOSTS = tuple(f"fd00:aa::{k:x}" for k in range(16, 24))
+
+
+@pytest.mark.parametrize("bad", [None, 0, 5])
+def test_leaving_out_each_node_in_turn_shows_the_slow_one(bad: int | None) -> None:
+    sets = [HOSTS, *(HOSTS[:k] + HOSTS[k + 1:] for k in range(8))]
+    slow = None if bad is None else HOSTS[bad]
+    found = diagnosed([run(hosts, 34 if slow in hosts else 40, gpus=8, seed=k) for k, hosts in enumerate(sets)])
+    assert said(found) == ([] if slow is None else [("SL501", (slow,), ())])
+
+
+def test_random_halves_show_the_slow_node_and_fixed_quarters_its_quarter() -> None:
+    chance = random.Random(1)
+    halves = [tuple(sorted(chance.sample(HOSTS, 4))) for _ in range(12)]
+    assert said(diagnosed([run(h, 25 if HOSTS[2] in h else 40, seed=k) for k, h in enumerate(halves)])) == [
+        ("SL501", (HOSTS[2],), ())]
+    nodes = tuple(f"n{k}" for k in range(12))
+    fixed = [nodes[k: k + 3] for k in (0, 3, 6, 9)]
+    found = diagnosed([run(h, 25 if "n4" in h else 40) for h in fixed])
+    assert said(found) == [("SL503", ("n3", "n4", "n5"), ())]
+    assert found.verdict.startswith("one of 3 nodes, or what they share, is slow")
+
+
+def test_a_rail_in_runs_over_all_nodes() -> None:
+    by_device = [run(HOSTS, 32 if rail == 3 else 40, device=rail) for rail in range(8)]
+    assert said(diagnosed(by_device)) == [("SL503", (), ("3@4c",))]
+    by_port = [run(HOSTS, 32 if rail == 3 else 40, gpus=8, before=f"mpirun -x NCCL_IB_HCA=mlx5_{rail} all_gather_perf")
+               for rail in range(8)]
+    assert said(diagnosed(by_port)) == said(diagnosed(["\n".join(by_port)])) == [("SL503", (), ("mlx5_3",))]
+    assert said(diagnosed([run(HOSTS, 40, device=rail, seed=rail) for rail in range(8)])) == []
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("mpirun -np 16 -x NCCL_IB_HCA=mlx5_{} ./all_gather_perf -b 64M", ""), ("+ export NCCL_IB_HCA='=mlx5_{}:1'", ""),
+    ("", "a:1:1 [0] NCCL INFO NCCL_IB_HCA set to mlx5_{}"),
+    ("", "a:1:1 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5_{}")])
+def test_one_file_with_a_test_on_each_port(before: str, after: str) -> None:
+    text = "\n".join(run(("a", "b"), 40, gpus=8, before=before.format(k), after=after.format(k)) for k in range(4))
+    rails = [r.variant.partition("rail mlx5_")[2][0] for r in read_text(text, "x.log") if r.name == "time"]
+    assert "".join(rails) == "0" * 10 + "1" * 10 + "2" * 10 + "3" * 10
+
+
+@pytest.mark.parametrize("ports", ["mlx5", "mlx5_0,mlx5_1", "^mlx5_2"])
+def test_more_than_one_port_is_no_rail(ports: str) -> None:
+    text = run(("a", "b"), 40, gpus=8, before=f"mpirun -x NCCL_IB_HCA={ports} ./all_gather_perf")
+    assert all("rail" not in r.variant for r in read_text(text, "x.log"))
+
+
+def test_a_port_of_one_launch_is_not_that_of_the_next() -> None:
+    text = run(("a", "b"), 40, gpus=8, before="mpirun -x NCCL_IB_HCA=mlx5_1 ./all_gather_perf") + run(
+        ("a", "b"), 40, gpus=8, before="mpirun ./all_gather_perf")
+    assert [("rail" in r.variant) for r in read_text(text, "x.log") if r.name == "time"] == [True] * 10 + [False] * 10
+
+
+@pytest.mark.parametrize("form", ["rail{}/{}_{}.log", "{1}_{2}_mlx5_{0}.log"])
+def test_a_rail_by_its_folder_or_file(form: str, tmp_path: Path) -> None:
+    for rail in range(4):
+        for a, b in combinations(("a", "b", "c", "d"), 2):
+            path = tmp_path / form.format(rail, a, b)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(run((a, b), 30 if rail == 2 else 40, gpus=8, seed=rail))
+    assert said(diagnose(read_measurements([str(tmp_path)]).results)) == [("SL503", (), ("2",))]
+
+
+def test_pairs_that_were_not_run_are_not_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = Site(nodes=6, missing=0.1, seed=3)
+    for a, b, rail in site.runs():
+        (tmp_path / f"{a}_{b}.log").write_text(log(site, a, b, rail))
+    assert len(site.runs()) < 15
+    assert main(["comm", "doctor", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "not run" in text
+    assert "failed." not in text
+    assert "0 measurements" not in text
