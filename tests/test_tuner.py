@@ -378,7 +378,8 @@ def test_lint_exits_with_1_where_a_row_is_wrong(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("arguments", [
     [], ["--runs", "/nowhere.csv"], ["--emit", "nccl"], ["--lint", "/nowhere"],
-    ["8xH100", "--emit", "nccl", "--least", "nan"], ["--lint", str(Path(__file__)), "--emit", "nccl"]])
+    ["8xH100", "--emit", "nccl", "--least", "nan"], ["--lint", str(Path(__file__)), "--emit", "nccl"],
+    ["8xH100", "--emit", "nccl", "--format", "json"]])
 def test_nothing_to_do_or_to_read_is_one_line_and_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -16,7 +16,8 @@ def regret(found: Sequence[Regret], form: str, remark: str = "") -> str:
     """NCCL's own choice beside the best run of each size, in one of the forms "table", "md", "json". remark: what the
     times are, where they were not measured here."""
     if form == "json":
-        return json.dumps([_entry(r) for r in found], indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        basis = {"basis": remark} if remark else {}
+        return json.dumps([_entry(r) | basis for r in found], indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     lines: list[str] = []
     jobs = dict.fromkeys((r.collective, r.nodes, r.ranks) for r in found)
     for job in jobs:

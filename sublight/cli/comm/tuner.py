@@ -54,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
         if options.runs or options.expected or options.emit:
             raise InputError("--lint checks a file by itself; expected no --runs, --expected or --emit beside it")
         return _lint(options)
+    if options.emit and options.format != "table":
+        raise InputError(f"--emit writes the plugin's own form; expected no --format {options.format} beside it")
     if not 0 <= options.least <= 1000:
         raise InputError(f"--least {options.least}: expected a percentage, 0 or more")
     if not options.runs and not (options.topology and (options.emit or options.expected)):
@@ -208,7 +210,8 @@ def _comments(options: argparse.Namespace, model: Model | None, measured: bool) 
     out = ["made by sublight comm tuner"]
     if measured:
         what = "expected time" if options.expected else "run"
-        out.append(f"the best {what} where it gains more than {options.least:g} %, else NCCL's own choice")
+        out.append(f"the best {what} where it gains more than {options.least:g} %, else NCCL's own choice; the largest "
+                   "size stands for all above")
     if model is not None:
         out.append(f"collectives without runs: as NCCL {model.constants.version} takes them by itself")
     return out

@@ -115,7 +115,8 @@ def choose(model: Model, function: str, nbytes: int, *, dtype: str = "fp16", op:
         else:
             ranked.append(Candidate(algorithm, protocol, float(time[0]), float(latency[0]), float(bandwidth[0])))
     if not ranked:
-        raise InputError(f"NCCL finds no algorithm for {function} of {dtype}: every one is off ({off[0].off})")
+        rules = dict.fromkeys(candidate.off for candidate in off if not candidate.off.endswith("with Simple only"))
+        raise InputError(f"NCCL finds no algorithm for {function} of {dtype}: every one is off ({'; '.join(rules)})")
     ranked.sort(key=lambda candidate: candidate.time_us or 0.0)          # stable: NCCL's order among equals
     channels, warps = _channels_and_warps(model, ranked[0], nbytes)
     return Choice(function, nbytes, (*ranked, *off), channels, warps)
