@@ -194,7 +194,7 @@ def _proved(entries: _Entries, chosen: list[int], least_slow: float) -> list[Slo
         healthy = ~_touching(entries, set(chosen))
         level = _level(entries.y[healthy])
         spread = _spread(entries.y - _predicted(entries, chosen, level))
-        needed = _quantile(entries.alarm / entries.n, len(entries.y) - 1 - len(chosen) + PRIOR_COUNT)
+        needed = student(entries.alarm / entries.n, len(entries.y) - 1 - len(chosen) + PRIOR_COUNT)
         tests: list[tuple[float, SlowNode]] = []
         for node in chosen:
             own = entries.y[_with_healthy(entries, node, chosen)]
@@ -232,7 +232,7 @@ def _slow_pairs(
             break
         spread = _spread(rest[inside])
         chance = PAIRS_OVER_NODES * entries.alarm / max(int(able.sum()), 1)
-        needed = _quantile(chance, int(inside.sum()) - 1 + PRIOR_COUNT) * spread / np.sqrt(runs)
+        needed = student(chance, int(inside.sum()) - 1 + PRIOR_COUNT) * spread / np.sqrt(runs)
         found = able & (mean < -needed) & (deficit > least_slow)
         if (found == out).all():
             break
@@ -395,7 +395,7 @@ def _spread(rest: Floats) -> float:
     return max(SMALLEST_SPREAD, sqrt((PRIOR_COUNT * PRIOR_SPREAD**2 + n * found**2) / (PRIOR_COUNT + n)))
 
 
-def _quantile(chance: float, freedom: float) -> float:
+def student(chance: float, freedom: float) -> float:
     """Student's t that is exceeded with this chance: the expansion about the normal quantile (Hill, CACM 13(10),
     1970)."""
     z = -NormalDist().inv_cdf(min(max(chance, 1e-12), 0.5))

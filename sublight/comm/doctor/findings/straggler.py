@@ -10,6 +10,7 @@ from statistics import median
 
 from sublight.comm.doctor.findings.slow_node import by_node
 from sublight.comm.doctor.lateness import by_size, is_late
+from sublight.comm.doctor.ranks import Times, rank_times, standing_out
 from sublight.comm.doctor.series import Series, words
 from sublight.comm.doctor.view import Located, View
 from sublight.comm.doctor.wording import count, listed, name, size, time, where
@@ -21,10 +22,8 @@ SOME_MEAN, SOME_LONGEST, ONE_SIDED = 1.1, 1.3, 1.5     # waiting in some: longes
 ITERATIONS_MEAN = 2.0              # of nccl-tests' iterations, where small messages jump by nature
 LONGER = 1.5                       # median time of one rank over that of all, who do not wait for it
 EARLY = 0.7                        # median time of the last to arrive over that of all: it waits for no one
-FEWEST_RANKS, FEWEST_SAMPLES = 3, 3
-
-
-Kind = tuple[str, int, str, str]         # collective, bytes, communicator or file, place
+FEWEST_RANKS = 3
+CLEARLY = 2.0                      # times the wait of the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,10 @@ def find(view: View) -> Iterable[Located]:
     rank
     is done in much less time than all that wait for it, and where a node adds a time to its pairs rather than a
     share."""
-    yield from _iterations(view)
-    yield from _first_done(view)
+    jumping = tuple(_iterations(view))
+    yield from jumping
+    named = {rank for located in jumping for rank in located.ranks}
+    yield from (located for located in _by_rank(view) if not named & set(located.ranks))
     yield from _late_nodes(view)
 
 
@@ -113,18 +114,20 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 
 def _late_ranks(s: Spread) -> tuple[int, ...]:
-    """The few ranks whose own times jump while those of most do not."""
+    """The few ranks whose own times jump while those of most do not, nor nearly."""
     late = tuple(rank for rank, times in s.by_rank.items() if rank is not None and _jumps(times))
-    return late if len(s.by_rank) >= FEWEST_RANKS and len(late) <= len(s.by_rank) / 4 else ()
+    if not late or len(s.by_rank) < FEWEST_RANKS or len(late) > len(s.by_rank) / 4:
+        return ()
+    waits = {rank: mean / shortest - 1 for rank, (shortest, mean, _) in s.by_rank.items()}
+    others = median(wait for rank, wait in waits.items() if rank not in late)
+    return late if min(waits[rank] for rank in late) > CLEARLY * others else ()
 
 
 def _early_ranks(s: Spread) -> tuple[int, ...]:
     """The few ranks that wait much less than the others, who wait for them."""
     means = {rank: times[1] for rank, times in s.by_rank.items() if rank is not None}
-    if len(means) < FEWEST_RANKS:
-        return ()
-    early = tuple(rank for rank, mean in means.items() if mean < EARLY * median(means.values()))
-    return early if len(early) <= len(means) / 4 else ()
+    found = standing_out([Times(s.what, None, "", means, {})])
+    return tuple(rank for rank, factor in found.items() if factor < 1)
 
 
 def _typical(s: Spread) -> tuple[float, float, float]:
@@ -153,35 +156,24 @@ def _said(s: Spread) -> str:
             + (f" over {count(len(s.by_rank), 'ranks')}" if len(s.by_rank) > 1 else ""))
 
 
-def _first_done(view: View) -> Iterator[Located]:
-    """Ranks of one communicator, or processes of one test, of which one is always done first: it came last."""
-    groups: dict[Kind, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    hosts: dict[Kind, dict[int, str]] = defaultdict(dict)
-    for r in view.results:
-        said = words(r)
-        who = said.get("process", said.get("rank", ""))
-        if r.message is None or r.name != "time" or not r.samples or not who.isdigit():
-            continue
-        key = (r.message.collective, r.message.nbytes, said.get("comm") or r.source, said.get("place", ""))
-        groups[key][int(who)].extend(r.samples)
-        if r.placement and len(r.placement.hosts) == 1:
-            hosts[key][int(who)] = r.placement.hosts[0]
+def _by_rank(view: View) -> Iterator[Located]:
+    """Ranks of one communicator, processes of one test or ranks of DeepEP's, of which few are always done first, and so
+    came last, or always last."""
+    groups: dict[str, list[Times]] = defaultdict(list)
+    for one in rank_times(view.results):
+        groups[one.group].append(one)
     late: dict[tuple[int, bool], list[str]] = defaultdict(list)
     on: dict[int, str] = {}
-    for key, by_rank in groups.items():
-        collective, nbytes, *_ = key
-        middles = {rank: median(v) for rank, v in by_rank.items() if len(v) >= FEWEST_SAMPLES}
-        if len(middles) < FEWEST_RANKS:
-            continue
-        all_of_them = median(middles.values())
-        early = {rank: middle for rank, middle in middles.items() if middle < EARLY * all_of_them}
-        longer = {rank: middle for rank, middle in middles.items() if middle > LONGER * all_of_them}
-        found = early or longer
-        for rank, middle in found.items() if len(found) <= len(middles) / 4 else ():
-            late[rank, found is early].append(f"{name(collective)} of {size(nbytes)}: {time(middle)} against "
-                                              f"{time(all_of_them)} of {count(len(middles), 'ranks')}")
-            if rank in hosts[key]:
-                on[rank] = hosts[key][rank]
+    for times in groups.values():
+        together = standing_out(times)
+        for one in times:
+            alone = {} if together or one.nbytes is None else standing_out([one])
+            middle = median(one.by_rank.values())
+            for rank, factor in (together or {r: f for r, f in alone.items() if not EARLY < f < LONGER}).items():
+                size_of = f" of {size(one.nbytes)}" if one.nbytes is not None else ""
+                late[rank, factor < 1].append(f"{name(one.what)}{size_of}: {time(one.by_rank[rank])} against "
+                                              f"{time(middle)} of {count(len(one.by_rank), 'ranks')}")
+                on |= {rank: one.hosts[rank]} if rank in one.hosts else {}
     for (rank, first), evidence in sorted(late.items()):
         yield _one_rank(rank, on.get(rank), first, evidence)
 
@@ -189,7 +181,7 @@ def _first_done(view: View) -> Iterator[Located]:
 def _one_rank(rank: int, host: str | None, first: bool, evidence: list[str]) -> Located:
     """The finding about a rank that is done first, so that the others wait for it, or last, so that they do not."""
     at = f"rank {rank} on {host}" if host else f"rank {rank}"
-    test = evidence[0].split(" of ")[0]
+    test = evidence[0].partition(":")[0].split(" of ")[0]
     claim = (f"{at} is done first in {test}: it arrives last, and the others wait for it" if first else
              f"{at} takes longer than the others in {test}, who do not wait for it: the rank is slow or early, not the "
              "fabric")
