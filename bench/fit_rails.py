@@ -44,8 +44,10 @@ RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 START = Rails(
     share={"ring": 0.98, "all_to_all": 0.9, "send_recv": 0.5}, share_per_doubling={"all_to_all": 0.0, "send_recv": 0.0},
     latency_factor=1.0, base_s={"all_to_all": 0.0, "send_recv": 0.0}, peer_s={"all_to_all": 0.0, "send_recv": 0.0},
-    # one node of the same cluster: 365 of 450 GB/s in all-gather and reduce-scatter, 357 in all-to-all, at 16 GiB
-    nvlink_share={"all_reduce": 0.81, "all_gather": 0.81, "all_to_all": 0.79},
+    # one node of the same cluster: 365 of 450 GB/s in all-gather and reduce-scatter, 357 in all-to-all, at 16 GiB;
+    # NVLS, with (1 + 1/n) x size a link: 245 and 275 GB/s of size over time of 4 and 8 H100; 423 of 900 of 72 GB200
+    nvlink_share={"all_reduce": 0.81, "all_gather": 0.81, "all_to_all": 0.79, "nvls_hopper": 0.684,
+                  "nvls_blackwell": 0.477},
     # with 8 ports a node public clusters differ: 386 GB/s of bus bandwidth (8 nodes) against 317 to 337 (10 nodes); the
     # widths of overlap and of crowded trees are set so that both lie inside
     wire_width=0.02, latency_width=0.15, overlap_width=1.8,
@@ -548,7 +550,8 @@ def rails_toml(rails: Rails) -> str:
         f"share_per_doubling = {table(rails.share_per_doubling)}", f"latency_factor = {rails.latency_factor}",
         *(f"{name} = {table({k: v * 1e6 for k, v in values.items()})}" for name, values in us.items()),
         "# one node of the same cluster, 16 GiB: 365 of 450 GB/s in all-gather and reduce-scatter, 357 in all-to-all",
-        f"nvlink_share = {table(rails.nvlink_share)}",
+        "# NVLS, bytes (1 + 1/n) x size: 245 and 275 GB/s of size over time of 4 and 8 H100 there; of 72 GB200, 423 of",
+        "# 900 (coreweave/nccl-tests README)", f"nvlink_share = {table(rails.nvlink_share)}",
         "# 8 ports a node: 386 GB/s of bus bandwidth (coreweave/nccl-tests README) and 317 to 337 (10 nodes as above)",
         f"crowded_factor = {rails.crowded_factor}", "", "[rails.width]", f"wire = {rails.wire_width}",
         f"latency = {rails.latency_width}", f"overlap = {rails.overlap_width}", f"crowded = {rails.crowded_width}", "",

@@ -248,8 +248,10 @@ def transfer(exchange: Exchange, cluster: Cluster) -> tuple[float, tuple[str, ..
         steps.append((0.10, f"ports of {gbit:g} Gbit/s instead of {MEASURED_GBIT:g}"))
     if exchange.nodes > 1 and cluster.fabric != "infiniband":
         steps.append((0.10, f"{cluster.fabric} instead of infiniband"))
-    if exchange.nodes > (4 if exchange.mode in SPREADING else 8):
-        steps.append((0.05 * math.log2(exchange.nodes / 4), f"{exchange.nodes} nodes, more than were measured"))
+    fitted = 4 if exchange.mode in SPREADING else 8
+    if exchange.nodes > fitted:
+        steps.append((0.05 * math.log2(exchange.nodes / 4),
+                      f"{exchange.nodes} nodes: more than the {fitted} that were fitted"))
     if exchange.per_node != 8:
         steps.append((0.10, f"{exchange.per_node} ranks a node instead of 8"))
     if exchange.nodes > cluster.nodes_per_leaf or cluster.oversubscription > 1:

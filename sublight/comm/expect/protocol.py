@@ -39,11 +39,13 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What NCCL takes for a message. latency_s: as NCCL states it, without the plateau factor of rings."""
+    """What NCCL takes for a message. latency_s: as NCCL states it, without the plateau factor of rings. moving_s: the
+    bytes at the bandwidth that it states."""
 
     algorithm: str
     protocol: str
     latency_s: float
+    moving_s: float
 
 
 @cache
@@ -54,7 +56,7 @@ def protocol(function: str, nbytes: int, box: Box, *, dtype: str) -> Protocol:
     model = _model(box)
     best = choose(model, function, nbytes, dtype=dtype).best
     line = model.lines[function, best.algorithm, best.protocol]
-    return Protocol(best.algorithm, best.protocol, float(line.latency_us) * 1e-6)
+    return Protocol(best.algorithm, best.protocol, float(line.latency_us) * 1e-6, nbytes / (best.bandwidth * 1e9))
 
 
 @cache

@@ -20,8 +20,8 @@ from importlib import resources
 from typing import Any
 
 from sublight.cluster import Cluster
-from sublight.comm.bus import bus_bytes
 from sublight.comm.expect.protocol import Box, protocol
+from sublight.comm.expect.wire import inside_bytes, wire_bytes
 from sublight.comm.expected import Expected
 from sublight.errors import InputError
 from sublight.work import Message
@@ -35,6 +35,7 @@ PAYLOAD = {"Simple": 1.0, "LL128": 0.92, "LL": 0.5}
 MEASURED = "h100-sxm"                    # the device, and the line rate, of the nodes that were measured
 MEASURED_GBIT, MEASURED_DOMAINS, MEASURED_RANKS = 400.0, 10, 80
 SMALLEST = 32 << 20                      # bytes; nothing smaller was measured between nodes
+UNKNOWN = 256 << 10                      # bytes; from here down latency is as unknown as it gets, see `_unknown`
 CROWDED = 8                              # ports of a domain that are busy at once
 OVERLAP = 6.0                            # exponent that joins network and NVLink where both are busy, see `moving`
 
@@ -68,6 +69,7 @@ class Cost:
     hidden: bool
     name: str                            # what NCCL takes: "Ring/Simple"
     ports: int = 1                       # that a domain uses
+    unknown: float = 0.0                 # 0: latency as fitted, 1: halfway, in logarithms, to what NCCL states
 
     @property
     def moving_s(self) -> float:
@@ -131,16 +133,19 @@ def cost(message: Message, cluster: Cluster, *, dtype: str, rails: Rails) -> Cos
         raise InputError(f"no expected time of '{name}' between nodes; expected one of {known}")
     taken = protocol(FUNCTIONS[name], message.nbytes, box, dtype=_nccl_type(name, dtype))
     ring = taken.algorithm in ("Ring", "PAT")
-    wire = _wire_bytes(message, ring=ring) / PAYLOAD[taken.protocol]
+    wire = wire_bytes(message, box.domains, ring=ring) / PAYLOAD[taken.protocol]
     rail = wire / box.nics / (cluster.node.nic_bytes_per_second * rails.share["ring"])
-    inside = _inside_bytes(message, box, ring=ring) / PAYLOAD[taken.protocol]
+    inside = inside_bytes(message, box.gpus, taken.algorithm) / PAYLOAD[taken.protocol]
     spine = rail * _ring_uplinks(cluster, box) * cluster.oversubscription
     if box.nics >= CROWDED:
         rail *= rails.crowded_factor
-    return Cost(latency_s=taken.latency_s * _factor(taken.protocol, rails), rail_s=rail,
-                nvlink_s=_nvlink(inside, cluster, rails, "all_reduce" if name == "all_reduce" else "all_gather"),
+    if taken.protocol == "LL":                       # slower than half the wire; NCCL's own rate, not measured
+        rail = max(rail, taken.moving_s)
+    unknown = _unknown(message.nbytes, taken.protocol)
+    return Cost(latency_s=taken.latency_s * rails.latency_factor ** (1 - unknown / 2), rail_s=rail,
+                nvlink_s=_nvlink(inside, cluster, rails, _inside_kind(name, taken.algorithm, box)),
                 spine_s=spine, hidden=ring, name=f"{taken.algorithm}/{taken.protocol}",
-                ports=box.nics)
+                ports=box.nics, unknown=unknown)
 
 
 def _nccl_type(name: str, dtype: str) -> str:
@@ -150,24 +155,19 @@ def _nccl_type(name: str, dtype: str) -> str:
     return {"fp8": "fp8e4m3", "tf32": "fp32"}.get(dtype, dtype)
 
 
-def _factor(protocol: str, rails: Rails) -> float:
-    """LL's small messages were not measured between nodes: halfway, in logarithms, to what NCCL states."""
-    return math.sqrt(rails.latency_factor) if protocol == "LL" else rails.latency_factor
+def _unknown(nbytes: int, protocol: str) -> float:
+    """How little is known of latency: nothing below 32 MiB was measured, nor LL at any size. So the factor on what NCCL
+    states falls, in logarithms, to half at 256 KiB and for LL, in small steps, and the interval grows."""
+    if protocol == "LL":
+        return 1.0
+    return min(max(math.log2(SMALLEST / nbytes) / math.log2(SMALLEST / UNKNOWN), 0.0), 1.0)
 
 
-def _wire_bytes(message: Message, *, ring: bool) -> float:
-    """Bytes that leave a domain over all its ports. A ring: what each of its ranks hands on. A double binary tree: a
-    domain sends its half up and two halves down in one tree, and its half up in the other."""
-    if ring:
-        return bus_bytes(message) or 0.0
-    return 2.0 * message.nbytes
-
-
-def _inside_bytes(message: Message, box: Box, *, ring: bool) -> float:
-    """Bytes that a GPU sends over NVLink: in a ring what it hands on; under a tree each value once up, once down."""
-    if box.gpus == 1:
-        return 0.0
-    return (bus_bytes(message) or 0.0) if ring else float(message.nbytes)
+def _inside_kind(name: str, algorithm: str, box: Box) -> str:
+    """The key of the share of NVLink's rate."""
+    if algorithm == "NVLSTree":
+        return "nvls_hopper" if box.sm < 100 else "nvls_blackwell"
+    return "all_reduce" if name == "all_reduce" else "all_gather"
 
 
 def _nvlink(nbytes: float, cluster: Cluster, rails: Rails, kind: str) -> float:
@@ -222,8 +222,7 @@ def width(cost: Cost, rails: Rails, *, extra: float = 0.0) -> float:
     of = sum(parts) or 1.0
     tree = many and not cost.hidden and cost.name != PEERS
     latency = rails.latency_width * (3 if tree else 2 if many else 1)
-    if cost.name.endswith("/LL"):
-        latency = max(latency, math.log(rails.latency_factor) / 2)
+    latency = max(latency, cost.unknown * math.log(rails.latency_factor) / 2)
     busiest = max(cost.rail_s, cost.spine_s, cost.nvlink_s) or 1.0
     overlap = rails.overlap_width * math.log(moving / busiest) if moving else 0.0
     crowded = rails.crowded_width * parts[1] / of if tree else 0.0

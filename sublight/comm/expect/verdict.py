@@ -17,6 +17,7 @@ from sublight.comm.bus import bus_bytes
 from sublight.comm.expect.compose import part
 from sublight.comm.expect.experts import SPREADING, Exchange, traffic
 from sublight.comm.expect.rails import PEER_TO_PEER, box_of
+from sublight.comm.expect.wire import least_wire_bytes
 from sublight.comm.expected import Expected
 from sublight.work import Message
 
@@ -82,7 +83,7 @@ def link_of(message: Message, cluster: Cluster) -> Link:
     if message.collective in PEER_TO_PEER:
         leaves = message.nbytes * (message.group - box.gpus) / message.group
         return Link("ports of a GPU", box.nics * node.nic_bytes_per_second / box.gpus, leaves)
-    return Link("ports of a domain", box.nics * node.nic_bytes_per_second, moved)
+    return Link("ports of a domain", box.nics * node.nic_bytes_per_second, least_wire_bytes(message, box.domains))
 
 
 def link_of_exchange(exchange: Exchange, cluster: Cluster) -> Link:
