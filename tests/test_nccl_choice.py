@@ -227,7 +227,8 @@ def test_the_command_answers_why_in_every_format(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("more", [
     ["--env", "NCCL_ALGOS=ring"], ["--coll", "all_to_all"], ["--bytes", "8Q"], ["--bytes", "8:4:x2"],
     ["--against", "nodes=x"], ["--dtype", "fp15"], ["--nodes", "0"], ["--env", "NCCL_ALGO=nvlstree"],
-    ["--coll", ","], ["--against", "nodes=²"], ["--against", f"nodes={10**22}"], ["--env", "NCCL_P2P_LEVEL=nvl"],
+    ["--against", "80xGB200"], ["--coll", ","], ["--against", "nodes=²"], ["--against", f"nodes={10**22}"],
+    ["--env", "NCCL_P2P_LEVEL=nvl"],
     ["-o", "/nowhere/x"]])
 def test_a_wrong_option_is_one_line_and_exit_code_2(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["comm", "nccl", topology(), *more]) == 2

@@ -113,7 +113,10 @@ def job_of(text: str, nodes: int | None, gpus: int | None) -> Job:
     tree = system_of(cluster)
     inside = _gpus(tree)
     if inside > cluster.gpus_per_node:               # the tree is one NVLink domain of several nodes
-        domains = nodes or -(-cluster.ranks // cluster.domain)
+        if nodes is None and cluster.ranks % cluster.domain:
+            raise InputError(f"{text}: {cluster.ranks} GPUs do not fill NVLink domains of {cluster.domain}; nodes that "
+                             f"differ are not modelled, expected a multiple of {cluster.domain}")
+        domains = nodes or cluster.ranks // cluster.domain
         return Job(cluster.node.title, tree, domains, gpus or cluster.domain, domains * inside // cluster.gpus_per_node)
     count = nodes or cluster.nodes
     return Job(cluster.node.title, tree, count, gpus or cluster.gpus_per_node, count)
