@@ -17,6 +17,7 @@ import sublight.comm.topology.fabric
 from sublight.cluster import OPTIONAL, REQUIRED, USUAL, Node, catalog, named, parse
 from sublight.comm.topology.fabric import Fabric, fabric_of
 from sublight.errors import InputError
+from sublight.show.topology import fabric_lines
 
 ROOT = Path(__file__).parent.parent
 NODES = catalog()
@@ -140,6 +141,8 @@ def test_oversubscription_thins_what_leaves_a_leaf() -> None:
 def test_racks_are_domains() -> None:
     found = fabric("144xGB200")
     assert (found.domains, found.ranks_per_domain, found.node) == (2, 72, 4 * 50e9)
+    assert "2 domains of 72 ranks" in fabric_lines(found)[0]
+    assert "2 domains of up to 72 ranks" in fabric_lines(fabric("80xGB200"))[0]
 
 
 @given(st.integers(2, 300), st.integers(1, 64), st.floats(1, 8), st.sampled_from(("rail", "fat-tree")))

@@ -65,9 +65,10 @@ def _cell(path: Path, nearest: bool) -> str:
 def fabric_lines(f: Fabric) -> list[str]:
     """The network between the nodes."""
     up = f", {_gb(f.leaf_up)} up" if f.leaf_up else ""
+    most = "up to " if f.ranks % f.ranks_per_domain else ""
     return [
         f"Fabric: {f.kind}, {'rail-optimised' if f.layout == 'rail' else f.layout}, "
-        f"{_many(f.domains, 'domain')} of {f.ranks_per_domain} ranks",
+        f"{_many(f.domains, 'domain')} of {most}{f.ranks_per_domain} ranks",
         f"  {_many(f.leaves, 'leaf', 'leaves')}{f' on {f.rails} rails' if f.rails > 1 else ''}, "
         f"up to {_many(f.nodes_under_leaf, 'node')} each: {_gb(f.leaf_down)} down{up}",
         f"  spine: {f.spine}; oversubscription {f.oversubscription:g}:1",

@@ -13,8 +13,9 @@ class Fabric:
 
     kind: str                            # "infiniband", "roce"
     layout: str                          # "rail", "fat-tree"
+    ranks: int
     domains: int                         # NVLink domains
-    ranks_per_domain: int
+    ranks_per_domain: int                # of the fullest
     rails: int                           # 1 in a fat-tree
     leaves: int
     nodes_under_leaf: int                # of the fullest
@@ -51,8 +52,9 @@ def fabric_of(cluster: Cluster) -> Fabric | None:
              "all traffic between leaves")
     ratio = 1.0 if groups == 1 else cluster.oversubscription
     return Fabric(
-        kind=cluster.fabric, layout=cluster.layout, domains=-(-cluster.ranks // cluster.domain),
-        ranks_per_domain=cluster.domain, rails=rails, leaves=groups * rails, nodes_under_leaf=under, leaf_down=down,
+        kind=cluster.fabric, layout=cluster.layout, ranks=cluster.ranks,
+        domains=-(-cluster.ranks // cluster.domain), ranks_per_domain=cluster.domain, rails=rails,
+        leaves=groups * rails, nodes_under_leaf=under, leaf_down=down,
         leaf_up=0.0 if one_leaf else down / cluster.oversubscription, spine=spine,
         oversubscription=cluster.oversubscription, node=out, bisection=cluster.nodes // 2 * out / ratio,
     )
