@@ -22,7 +22,7 @@ from sublight.cli import main
 from sublight.comm.nccl.choice import choose, model, winners
 from sublight.comm.tuner.grammar import nccl, ncclx
 from sublight.comm.tuner.lint import lint
-from sublight.comm.tuner.regret import Regret, Run, pinned, regrets, rows, runs_of
+from sublight.comm.tuner.regret import Regret, Run, pinned, regrets, rows, runs_of, spare
 from sublight.errors import InputError
 from sublight.observe.forced_runs import forced_words, looks_like, read_table
 from sublight.show.tuner import regret as shown_regret
@@ -160,6 +160,22 @@ def test_what_the_model_takes_stands_for_an_unforced_run() -> None:
         regrets([run(1 << 10, "Ring", "LL", 30)])
     with pytest.raises(InputError, match="is not known"):
         regrets([run(1 << 10, "Ring", "LL", 30, nodes=2, ranks=16)], tuning)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
+def test_what_nvls_does_not_reduce_has_rows_too(collective: str) -> None:
+    tuning = tuned(nodes=2)
+    taken = pinned(tuning, [collective])
+    last = spare(taken, tuning)
+    assert bool(last) == any(row.algorithm.startswith("NVLS") for row in taken)
+    assert not any(row.algorithm.startswith("NVLS") for row in last)
+    function = {"all_reduce": "AllReduce", "reduce_scatter": "ReduceScatter"}[collective]
+    for power in range(4, 36):
+        left = [row for row in (*taken, *last)
+                if row.low <= 1 << power <= row.high and not row.algorithm.startswith("NVLS")]
+        best = choose(tuning, function, 1 << power, dtype="int8").best
+        assert [(row.algorithm, row.protocol) for row in left] == [(best.algorithm, best.protocol)]
+    assert [m for m in lint(nccl((*taken, *last)), tuning) if m.wrong] == []
 
 
 # ---- expected times instead of runs

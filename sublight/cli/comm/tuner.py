@@ -184,7 +184,7 @@ def _regret(options: argparse.Namespace, model: Model | None, runs: tuple[Run, .
 
 def _rows(options: argparse.Namespace, model: Model | None, runs: tuple[Run, ...]) -> str:
     from sublight.comm.tuner import grammar
-    from sublight.comm.tuner.regret import pinned, regrets, rows
+    from sublight.comm.tuner.regret import pinned, regrets, rows, spare
 
     if runs:
         found = rows(regrets(runs, model, dtype=options.dtype, op=options.op), model, least=options.least / 100,
@@ -203,7 +203,13 @@ def _rows(options: argparse.Namespace, model: Model | None, runs: tuple[Run, ...
     if options.emit == "nccl" and any(row.channels == grammar.ANY for row in found):
         print("sublight: channels -1 is NCCL's own number by the grammar, but the example plugin of NCCL 2.30.7 makes "
               "it 1 channel; --channels 0 means NCCL's own there", file=sys.stderr)
-    return write(found, _comments(options, model, bool(runs)))
+    comments = _comments(options, model, bool(runs))
+    if options.emit == "nccl" and model is not None:
+        last = spare(found, model, channels=options.channels)
+        found += last
+        if last:
+            comments.append("rows that come last: for types and operations that NVLS and PAT do not reduce")
+    return write(found, comments)
 
 
 def _comments(options: argparse.Namespace, model: Model | None, measured: bool) -> list[str]:

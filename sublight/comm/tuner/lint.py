@@ -189,12 +189,20 @@ def _shadowed(rows: Sequence[Parsed]) -> Iterator[Mistake]:
         for earlier in rows[:place]:
             if _never(earlier) or row.low > row.high or earlier.low > earlier.high:
                 continue
+            if _for_some(earlier) and not _for_some(row):
+                continue
             if _covers(earlier, row):
                 yield Mistake(row.line, True, f"never counts: line {earlier.line} matches first")
                 break
             if earlier.job == row.job and earlier.low <= row.high and row.low <= earlier.high:
                 first, last = max(row.low, earlier.low), min(row.high, earlier.high)
                 yield Mistake(row.line, False, f"from {first} to {last} bytes line {earlier.line} matches first")
+
+
+def _for_some(row: Parsed) -> bool:
+    """Whether NCCL offers the row's algorithm for some types and operations only."""
+    reduces = row.collective in ("allreduce", "reducescatter")
+    return reduces and (row.algorithm.startswith("nvls") or (row.algorithm, row.collective) == ("pat", "reducescatter"))
 
 
 def _holes(rows: Sequence[Parsed]) -> Iterator[Mistake]:

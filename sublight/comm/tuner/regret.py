@@ -185,3 +185,20 @@ def pinned(
                     model.comm.nodes, model.comm.ranks)
                 for (start, (algorithm, protocol)), end in zip(starts, ends, strict=True)]
     return tuple(out)
+
+
+def spare(found: Sequence[Row], model: Model, *, channels: int | None = None) -> tuple[Row, ...]:
+    """Rows to follow those of NVLS and PAT, which NCCL does not offer for every type and operation (an average, int8):
+    what the model takes there. Without them the example plugin leaves such a call with one channel."""
+    out: list[Row] = []
+    for row in found:
+        partial = row.algorithm in ("NVLS", "NVLSTree") or (row.algorithm, row.collective) == ("PAT", "reduce_scatter")
+        if not partial or row.collective in ("all_gather", "broadcast") or not _fits(model.comm, row.nodes, row.ranks):
+            continue
+        try:
+            others = pinned(model, [row.collective], dtype="int8", op="avg", channels=channels)
+        except InputError:                           # nothing else is on
+            continue
+        out += [replace(other, low=max(other.low, row.low), high=min(other.high, row.high))
+                for other in others if other.low <= row.high and row.low <= other.high]
+    return tuple(out)
