@@ -294,3 +294,21 @@ def test_no_more_than_all_of_a_link_is_claimed_where_trees_send_less_than_rings(
         message = Message("all_reduce", cluster.ranks, 8 * GIB)
         link = link_of(message, cluster)
         assert link.nbytes / expect(message, cluster).seconds < link.rate
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"])
+def test_several_pcie_boxes_are_not_faster_than_one(name: str) -> None:
+    for box in ("8xL40S", "4xL40S", "8xRTX-PRO-6000"):
+        for size in (1 << 22, GIB, 64 * GIB, 200 * GIB):
+            one, more = parse(f"1x{box}"), parse(f"4x{box}")
+            alone = expect(Message(name, one.ranks, min(size, 64 * GIB)), one)
+            several = expect(Message(name, more.ranks, size), more)
+            kept = 0.2 if name == "all_to_all" else 0.95         # of which a quarter stays in a box
+            assert several.seconds > kept * alone.seconds
+            assert several.low < several.seconds < several.high
+            assert "NVLink" not in several.terms
+
+
+def test_a_broadcast_passes_every_rank_of_its_chain() -> None:
+    few, many = (expect(Message("broadcast", 8 * n, 1024), parse(f"{n}x8xH100")).seconds for n in (2, 1250))
+    assert many > 100 * few

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sublight.cluster import catalog as nodes
 from sublight.comm.expect.measured import COLLECTIVES, Box
-from sublight.comm.expect.surface import Surface, System, shipped
+from sublight.comm.expect.surface import OCTAVES_BEYOND, Surface, System, shipped
 from sublight.comm.expect.transfer import Reading, link_of, moved, nearest, reading
 from sublight.comm.expected import Expected
 from sublight.device import by_key
@@ -49,6 +49,9 @@ def in_domain(message: Message, *, device: str, dtype: str = "bf16", nvlink: boo
     if message.group == 1:
         return Expected(0.0, 0.0, 0.0, {}, "nothing", "one rank has nobody to talk to")
     surface = shipped()
+    if message.nbytes > (most := surface.knots[-1] << OCTAVES_BEYOND):
+        raise InputError(f"{message.nbytes} bytes: expected at most {most} bytes, since nothing above "
+                         f"{surface.knots[-1]} was measured")
     system = surface.systems.get(box.device) if nvlink or not Box.of(device).nvlink else None
     source = system or nearest(surface, box)
     if source is None:

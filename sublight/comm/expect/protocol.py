@@ -59,6 +59,12 @@ def protocol(function: str, nbytes: int, box: Box, *, dtype: str) -> Protocol:
     return Protocol(best.algorithm, best.protocol, float(line.latency_us) * 1e-6, nbytes / (best.bandwidth * 1e9))
 
 
+def chain_latency_s(protocol: str, box: Box) -> float:
+    """What NCCL states for a ring that every byte goes all the way round, as in an all-gather. Of broadcast and reduce,
+    where there is only the ring to choose, it states one hop."""
+    return float(_model(box).lines["AllGather", "Ring", protocol].latency_us) * 1e-6
+
+
 @cache
 def _model(box: Box) -> Model:
     from sublight.comm.nccl.choice import model

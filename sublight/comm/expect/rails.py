@@ -20,7 +20,9 @@ from importlib import resources
 from typing import Any
 
 from sublight.cluster import Cluster
-from sublight.comm.expect.protocol import Box, protocol
+from sublight.comm.bus import bus_bytes
+from sublight.comm.expect.inside import in_box, inside_s, kind_of
+from sublight.comm.expect.protocol import Box, chain_latency_s, protocol
 from sublight.comm.expect.wire import inside_bytes, wire_bytes
 from sublight.comm.expected import Expected
 from sublight.errors import InputError
@@ -133,17 +135,20 @@ def cost(message: Message, cluster: Cluster, *, dtype: str, rails: Rails) -> Cos
         raise InputError(f"no expected time of '{name}' between nodes; expected one of {known}")
     taken = protocol(FUNCTIONS[name], message.nbytes, box, dtype=_nccl_type(name, dtype))
     ring = taken.algorithm in ("Ring", "PAT")
-    wire = wire_bytes(message, box.domains, ring=ring) / PAYLOAD[taken.protocol]
+    payload = PAYLOAD[taken.protocol]
+    wire = wire_bytes(message, box.domains, ring=ring) / payload
     rail = wire / box.nics / (cluster.node.nic_bytes_per_second * rails.share["ring"])
-    inside = inside_bytes(message, box.gpus, taken.algorithm) / PAYLOAD[taken.protocol]
+    inside = inside_bytes(message, box.gpus, taken.algorithm)
     spine = rail * _ring_uplinks(cluster, box) * cluster.oversubscription
     if box.nics >= CROWDED:
         rail *= rails.crowded_factor
     if taken.protocol == "LL":                       # slower than half the wire; NCCL's own rate, not measured
         rail = max(rail, taken.moving_s)
     unknown = _unknown(message.nbytes, taken.protocol)
-    return Cost(latency_s=taken.latency_s * rails.latency_factor ** (1 - unknown / 2), rail_s=rail,
-                nvlink_s=_nvlink(inside, cluster, rails, _inside_kind(name, taken.algorithm, box)),
+    stated = chain_latency_s(taken.protocol, box) if name in ("broadcast", "reduce") else taken.latency_s
+    return Cost(latency_s=stated * rails.latency_factor ** (1 - unknown / 2), rail_s=rail,
+                nvlink_s=inside_s(message, inside, cluster, dtype=dtype,
+                                  share=payload * rails.nvlink_share[kind_of(name, taken.algorithm, box.sm)]),
                 spine_s=spine, hidden=ring, name=f"{taken.algorithm}/{taken.protocol}",
                 ports=box.nics, unknown=unknown)
 
@@ -161,19 +166,6 @@ def _unknown(nbytes: int, protocol: str) -> float:
     if protocol == "LL":
         return 1.0
     return min(max(math.log2(SMALLEST / nbytes) / math.log2(SMALLEST / UNKNOWN), 0.0), 1.0)
-
-
-def _inside_kind(name: str, algorithm: str, box: Box) -> str:
-    """The key of the share of NVLink's rate."""
-    if algorithm == "NVLSTree":
-        return "nvls_hopper" if box.sm < 100 else "nvls_blackwell"
-    return "all_reduce" if name == "all_reduce" else "all_gather"
-
-
-def _nvlink(nbytes: float, cluster: Cluster, rails: Rails, kind: str) -> float:
-    node = cluster.node
-    rate = node.device.limits.link_bytes_per_second if node.links else node.pcie_bytes_per_second
-    return nbytes / (rate * rails.nvlink_share[kind]) if rate and nbytes else 0.0
 
 
 def _ring_uplinks(cluster: Cluster, box: Box) -> float:
@@ -197,17 +189,17 @@ def _peer_share(name: str, box: Box, rails: Rails) -> float:
 def _peer_to_peer(message: Message, cluster: Cluster, box: Box, rails: Rails) -> Cost:
     name, ranks = message.collective, cluster.ranks
     if name == "send_recv":                          # nccl-tests: each rank to the next; one pair of a node crosses
-        out, inside, peers, crossing = float(message.nbytes), 0.0, 1, _ring_uplinks(cluster, box)
+        out, peers, crossing = float(message.nbytes), 1, 0.0
+        inside = 0.0 if box.links or box.gpus == 1 else out          # NVLink is never the slower one
         rail = out / (cluster.node.nic_bytes_per_second * _peer_share(name, box, rails))
     else:
         out = message.nbytes * (ranks - box.gpus) / ranks
         inside = message.nbytes * (box.gpus - 1) / ranks
         peers, crossing = ranks - box.gpus, leaving(cluster, box.domains)
         rail = out * box.gpus / box.nics / (cluster.node.nic_bytes_per_second * _peer_share(name, box, rails))
-    spine = rail * crossing * cluster.oversubscription if name == "all_to_all" else 0.0
     return Cost(latency_s=rails.base_s[name] + peers * rails.peer_s[name], rail_s=rail,
-                nvlink_s=_nvlink(inside, cluster, rails, "all_to_all"), spine_s=spine, hidden=False, name=PEERS,
-                ports=box.nics)
+                nvlink_s=inside_s(message, inside, cluster, share=rails.nvlink_share["all_to_all"]),
+                spine_s=rail * crossing * cluster.oversubscription, hidden=False, name=PEERS, ports=box.nics)
 
 
 def width(cost: Cost, rails: Rails, *, extra: float = 0.0) -> float:
@@ -241,7 +233,8 @@ def across(message: Message, cluster: Cluster, *, dtype: str = "bf16", rails: Ra
     extra, basis, notes = transfer(message, cluster)
     half = width(found, constants, extra=extra)
     seconds = found.seconds
-    terms = {"base latency": found.latency_s, "NVLink": found.nvlink_s, "rail": found.rail_s, "spine": found.spine_s}
+    inside = "NVLink" if cluster.node.links else "PCIe"
+    terms = {"base latency": found.latency_s, inside: found.nvlink_s, "rail": found.rail_s, "spine": found.spine_s}
     terms = {name: value for name, value in terms.items() if value}
     said = (f"NCCL's model takes {found.name}",) if found.name != PEERS else ()
     return Expected(seconds, seconds * math.exp(-half), seconds * math.exp(half), terms,
@@ -272,6 +265,9 @@ def transfer(message: Message, cluster: Cluster) -> tuple[float, str, tuple[str,
         steps.append((0.10 * math.log2(SMALLEST / message.nbytes) ** 0.5, "smaller than the 32 MiB that were measured"))
     if box.domains > cluster.nodes_per_leaf or cluster.oversubscription > 1:
         steps.append((0.10, "traffic over spines, balanced over all uplinks"))
+    if not node.links and box.gpus > 1:
+        alone = in_box(message, bus_bytes(message) or 1.0, cluster)
+        steps.append((math.log(alone.high / alone.seconds), "inside a PCIe box as long as in one alone"))
     if message.collective == "send_recv":
         steps.append((0.04, "one pair of ranks gets half a port: 24.9, 25.2, 26.2 GB/s with 1, 2, 4 GPUs a node"))
     if message.collective in ("broadcast", "reduce"):

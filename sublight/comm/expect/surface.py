@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from sublight.comm.expect.measured import COLLECTIVES, F64, FORMS, REDUCING, Table
-from sublight.errors import InputError
 
 # One curve: collective, number format ("half" or "int8"; "half" where the format cannot matter), ranks.
 Curve = tuple[str, str, int]
@@ -65,15 +64,12 @@ def curve_of(collective: str, form: str, ranks: int) -> Curve:
 def at(surface: Surface, system: System, curve: Curve, nbytes: float) -> tuple[float, float]:
     """(log microseconds, half width of the 80 % interval in the same unit) of a size: straight between the knots over
     its logarithm, level below the first, and above the last at the rate of the last step, the interval wider by a
-    quarter each octave. Raises InputError more than 7 octaves above."""
+    quarter each octave."""
     log_us, width, knots = system.log_us[curve], system.width[curve[2]], surface.knots
     octaves = math.log2(nbytes / knots[-1])
     if octaves <= 0:
         x = np.log2(knots)
         return tuple(float(np.interp(math.log2(nbytes), x, of)) for of in (log_us, width))  # type: ignore[return-value]
-    if octaves > OCTAVES_BEYOND:
-        raise InputError(f"{nbytes:.3g} bytes: expected at most {knots[-1] << OCTAVES_BEYOND} bytes, since nothing "
-                         f"above {knots[-1]} was measured")
     last, before = math.exp(log_us[-1]), math.exp(log_us[-2])
     slope = (last - before) / (knots[-1] - knots[-2])
     return math.log(last + slope * (nbytes - knots[-1])), float(width[-1]) * (1 + octaves / 4)

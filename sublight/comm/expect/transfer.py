@@ -39,7 +39,7 @@ def link_of(box: Box) -> str:
 
 
 def reading(surface: Surface, system: System, collective: str, form: str, ranks: int, nbytes: float) -> Reading:
-    """A curve of a measured system at any number of ranks. Raises InputError for a size far above the knots."""
+    """A curve of a measured system at any number of ranks."""
     known = system.ranks
     if ranks in known:
         log_us, width = at(surface, system, curve_of(collective, form, ranks), nbytes)
