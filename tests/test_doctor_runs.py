@@ -11,6 +11,7 @@ from planted_logs import Site, log
 
 from sublight.cli import main
 from sublight.comm.doctor.diagnosis import Diagnosis, diagnose
+from sublight.comm.doctor.wording import command
 from sublight.observe.measurements import read_measurements, read_one
 from sublight.observe.nccl_tests import read_text
 
@@ -119,3 +120,18 @@ def test_pairs_that_were_not_run_are_not_failures(tmp_path: Path, capsys: pytest
     assert "not run" in text
     assert "failed." not in text
     assert "0 measurements" not in text
+
+
+@pytest.mark.parametrize("nodes", [6, 8, 12])
+def test_two_nodes_that_are_slow_alike_are_two_nodes_and_three_a_group(nodes: int) -> None:
+    for number, codes in ((2, ["SL501", "SL501"]), (3, ["SL503"])):
+        slow = dict.fromkeys(range(1, 1 + number), 0.3)
+        site = Site(nodes=nodes, seed=5, noise_line=0.02, noise_run=0.01, slow_nodes=slow)
+        found = diagnosed([log(site, a, b, rail) for a, b, rail in site.runs()])
+        accused = [f for f in found.findings if f.finding.code in ACCUSING]
+        assert [f.finding.code for f in accused] == codes
+        assert {n for f in accused for n in f.nodes} == {site.name(n) for n in site.slow_nodes}
+
+
+def test_a_command_to_run_again_quotes_addresses() -> None:
+    assert "-H [fd00::1]:8,gpu-1:8 " in command(("fd00::1", "gpu-1"), 8, "all_reduce")

@@ -28,6 +28,7 @@ LEAST_GAP = 0.03                   # between the levels of two groups
 GAP_IN_SPREADS = 2.2               # of what blocks spread by inside: the best of all partitions of noise shows 1 to 1.5
 UNUSUAL = 1.6                      # times as much for few nodes, and for a group that is slow only within itself
 FEW_NODES = 8
+LEAST_GROUP = 3                    # nodes that are slow with everyone and alike: from here they share a cause
 SHARE_OF_PAIRS = 2 / 3             # of a node's pairs that must be slow before the node is blamed
 FALSE_ALARM = 0.002                # chance a table, shared by all nodes
 PAIRS_OVER_NODES = 5.0             # the chance that all pairs share, over that
@@ -112,6 +113,9 @@ def locate(
     split = _split(entries)
     if split is None:
         return plain
+    if split.kind == "group" and len(split.second) < LEAST_GROUP and set(split.second) <= {
+            node.node for node in plain.nodes}:
+        return plain                     # two alike are two slow nodes, not a group
     cost, with_split = _explained(entries, split, least_slow)
     n, k = entries.n, len(split.second)
     price = lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + 4.5        # which k of n nodes, and three levels

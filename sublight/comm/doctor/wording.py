@@ -69,5 +69,5 @@ def listed(items: Sequence[str], most: int = 12) -> str:
 
 def command(hosts: Sequence[str], gpus: int, collective: str) -> str:
     """What to run again."""
-    at = ",".join(f"{host}:{gpus}" for host in hosts)
+    at = ",".join(f"{f'[{host}]' if ':' in host else host.replace(' ', '-')}:{gpus}" for host in hosts)
     return f"mpirun -np {gpus * len(hosts)} -H {at} {program(collective)} -b 256M -e 4G -f 2"

@@ -18,6 +18,7 @@ from sublight.finding import Finding
 
 CODE, TITLE = "SL503", "slow group or rail"
 SPREADS = 4.0
+FEW_NAMED = 4                      # nodes of a group that its claim lists
 FIRST_FALL = 1.1                   # between medians of nodes in order: from here the evidence lists them
 
 
@@ -40,6 +41,7 @@ def find(view: View) -> Iterable[Located]:
 def _two_groups(agreed: Agreed, groups: Groups) -> Located:
     table, one, between, two = max(groups.levels, key=lambda g: max(g[1:]) / min(g[1:]))
     sizes = f"{count(len(groups.first), 'nodes')} and {len(groups.second)}"
+    few = f" ({listed(groups.second)})" if len(groups.second) <= FEW_NAMED else ""
     tests = name(table.collective)
     if groups.kind == "between":
         claim = (f"two groups of nodes ({sizes}) {where(agreed.setting)}: {rate(one)} and {rate(two)} inside, "
@@ -48,11 +50,11 @@ def _two_groups(agreed: Agreed, groups: Groups) -> Located:
                   "rate on each leaf and spine, look for oversubscription, ECMP collisions or adaptive routing that "
                   "is off; until then place jobs inside one group")
     elif groups.kind == "group":
-        claim = (f"a group of {count(len(groups.second), 'nodes')} is slow with everyone {where(agreed.setting)}: "
+        claim = (f"a group of {count(len(groups.second), 'nodes')}{few} is slow with everyone {where(agreed.setting)}: "
                  f"{rate(max(between, two))} against {rate(one)}, {slower(max(between, two), one)} ({tests})")
         action = _shared()
     else:
-        claim = (f"a group of {count(len(groups.second), 'nodes')} is slow within "
+        claim = (f"a group of {count(len(groups.second), 'nodes')}{few} is slow within "
                  f"itself {where(agreed.setting)}: {rate(two)} against {rate(between)} with others ({tests})")
         action = _shared()
     evidence = [f"group 1: {listed(groups.first, 40)}", f"group 2: {listed(groups.second, 40)}"]

@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 
 from sublight.comm.doctor.agreed import Agreed, NodeIn
-from sublight.comm.doctor.faults import LEAST_SLOW
+from sublight.comm.doctor.faults import LEAST_GROUP, LEAST_SLOW
 from sublight.comm.doctor.lateness import is_late
 from sublight.comm.doctor.runs import Shared, nodes_in_runs
 from sublight.comm.doctor.tables import Line, Table
@@ -18,7 +18,7 @@ from sublight.finding import Finding
 
 CODE, TITLE = "SL501", "slow node"
 ALIKE = 0.07                       # deficits of nodes that look like one cause, in logarithms
-LEAST_ALIKE, SHARE_ALIKE = 3, 0.15
+SHARE_ALIKE = 0.15
 FEW_RAILS = 0.5                    # a node that is slow on at most this share of the rails has a slow rail, not more
 SPREADS = 4.0
 
@@ -81,12 +81,12 @@ def deficit(ins: tuple[NodeIn, ...]) -> float:
 
 def alike(agreed: Agreed) -> tuple[str, ...]:
     """The slow nodes of a setting that are so many and so alike that they share a cause; () where they are not."""
-    if len(agreed.nodes) < max(LEAST_ALIKE, SHARE_ALIKE * len(agreed.hosts)):
+    if len(agreed.nodes) < max(LEAST_GROUP, SHARE_ALIKE * len(agreed.hosts)):
         return ()
     size = {host: deficit(ins) for host, ins in agreed.nodes.items()}
     middle = float(np.median(list(size.values())))
     same = tuple(host for host, value in size.items() if abs(value - middle) <= ALIKE)
-    return same if len(same) >= max(LEAST_ALIKE, SHARE_ALIKE * len(agreed.hosts)) else ()
+    return same if len(same) >= max(LEAST_GROUP, SHARE_ALIKE * len(agreed.hosts)) else ()
 
 
 def slow_alone(line: Line) -> Iterator[tuple[str, float, float]]:
