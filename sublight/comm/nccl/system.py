@@ -311,6 +311,9 @@ def _add_gpu(system: System, tag: Tag, gpu: Tag, parent: Node, host: int, rate: 
     local = (device.shares << 40) | (address & ((1 << 40) - 1))
     node = system.add(GPU, _identity(host, local))
     node.rank, node.sm, node.dev = number(gpu, "rank"), number(gpu, "sm"), number(gpu, "dev")
+    if not 10 <= node.sm < 1000:
+        raise InputError(f"<gpu> has sm=\"{gpu.attributes['sm'][:20]}\": {_where(tag)}; expected a compute capability "
+                         "such as 90")
     node.gdr, node.partition = number(gpu, "gdr"), number(gpu, "mlopart", -1)
     node.name, node.parent = f"GPU {node.dev}", device
     both_ways(device, node, LOC, constants()["rates"]["local"])

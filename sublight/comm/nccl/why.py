@@ -46,7 +46,7 @@ def notes(routes: Routes, climbs: Mapping[str, Climb], domains: list[list[Node]]
     found += _rate(routes, ring)
     found += _count(routes, ring)
     found += _concessions(routes, ring)
-    found += _tree(ring, tree)
+    found += _tree(ring, tree, across_nodes=routes.system.across_nodes)
     found += _nvls(routes, climbs.get("nvls"))
     found += _access(routes)
     return tuple(dict.fromkeys(found))
@@ -201,11 +201,11 @@ def _peer_level(routes: Routes) -> str:
     return PATH_CLASSES[SYS if far else PXB]
 
 
-def _tree(ring: Climb, tree: Climb) -> list[str]:
+def _tree(ring: Climb, tree: Climb, *, across_nodes: bool) -> list[str]:
     found = tree.found
     if not found.channels or found.intra < 0.2:
         return ["Tree: none fits with as many channels as the ring has."]
-    if found.pattern == TREE and tree.terms.sm >= 90 and tree.asked == BALANCED_TREE:
+    if across_nodes and found.pattern == TREE and tree.terms.sm >= 90 and tree.asked == BALANCED_TREE:
         return [f"Tree: all of a node's traffic goes through one GPU and its NIC (pattern {TREE}), as a balanced tree "
                 f"over two GPUs did not fit {ring.found.channels} times at {found.inter:g} GB/s with NICs as near "
                 f"(class {PATH_CLASSES[found.type_inter]})."]
@@ -246,10 +246,10 @@ def _access(routes: Routes) -> list[str]:
                 f"path class {'/'.join(sorted(kinds))}, allowed up to {PATH_CLASSES[level]}")
             said.append(f"GPU Direct RDMA is off between GPUs {_ranks(away)} and their NICs ({reason}): data goes "
                         "through host memory.")
-    cards = [port.slot_name for port in system.nodes[NET]]
+    cards = [(port.host, port.slot_name) for port in system.nodes[NET]]
     if len(set(cards)) < len(cards):
         said.append("Several ports lie on one card; a running NCCL joins them to one virtual NIC "
-                    "(NCCL_NET_MERGE_LEVEL), this search takes them as the file has them.")
+                    "(NCCL_NET_MERGE_LEVEL), this search takes them one by one.")
     return said
 
 
