@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import combinations
 from pathlib import Path
@@ -135,3 +136,25 @@ def test_two_nodes_that_are_slow_alike_are_two_nodes_and_three_a_group(nodes: in
 
 def test_a_command_to_run_again_quotes_addresses() -> None:
     assert "-H [fd00::1]:8,gpu-1:8 " in command(("fd00::1", "gpu-1"), 8, "all_reduce")
+
+
+def test_the_only_pair_of_a_node_is_said_to_be_so_and_is_the_node_s_where_that_is_known() -> None:
+    nodes = tuple(f"n{k}" for k in range(7))
+    star = [run(("n0", other), 24 if other == "n3" else 40, gpus=8) for other in nodes[1:]]
+    (found,) = [f for f in diagnosed(star).findings if f.finding.code in ACCUSING]
+    assert found.pairs == (("n0", "n3"),)
+    assert "n3 was measured with one other node only: the node or the pair" in found.finding.caveats
+    others = [run(pair, 24 if "n3" in pair else 40, gpus=4) for pair in combinations(nodes, 2)]
+    assert said(diagnosed(star + others)) == [("SL501", ("n3",), ())]
+
+
+def test_a_late_process_of_a_json_file_is_on_a_host() -> None:
+    per = [[100.0 if process == 3 else 130.0] * 5 for process in range(4)]
+    rows = [{"size": 1 << 20, "out_of_place": {"time": 130.0, "bus_bw": 8.0, "nwrong": 0},
+             "out_of_place_per_iter": {"times_us": [130.0] * 5, "per_process_max_times_us": per}}]
+    hosts = ("a", "b", "a", "b")             # ranks dealt out in turn
+    devices = [{"hostname": host, "device": k // 2, "device_hex": "0000:19:00", "device_info": "GPU"}
+               for k, host in enumerate(hosts)]
+    text = json.dumps({"nccl_version": 22807, "args": ["all_reduce_perf"], "config": {"devices": devices},
+                       "results": rows, "average_bus_bandwidth": {"bandwidth": 8.0}})
+    assert [(f.nodes, f.ranks) for f in diagnosed([text]).findings if f.finding.code == "SL504"] == [(("b",), (3,))]

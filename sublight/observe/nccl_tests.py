@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sublight.result import Placement, Result
 from sublight.work import Message
@@ -267,12 +267,20 @@ def results(test: Test, source: str) -> Iterator[Result]:
             if samples:
                 yield Result(label, unit, samples, message, placement, variant(row.place), None, source)
         for i, times in enumerate(row.by_process):
-            yield Result("time", "s", times, message, placement, variant(row.place, f"process {i}"), None, source)
+            yield Result("time", "s", times, message, _of_process(test, placement, i, len(row.by_process)),
+                         variant(row.place, f"process {i}"), None, source)
     failure = failure_of(test)
     last = Message(test.collective, group, test.most_bytes or max((row.nbytes for row in test.rows), default=0))
     if test.average or failure:
         yield Result("average bus bandwidth", "B/s", () if failure or not test.average else (test.average,), last,
                      placement, variant(""), failure, source)
+
+
+def _of_process(test: Test, placement: Placement | None, process: int, processes: int) -> Placement | None:
+    """The placement with the process's own host alone, where ranks divide evenly among processes."""
+    if placement is None or len(test.ranks) % processes:
+        return placement
+    return replace(placement, hosts=(test.ranks[process * (len(test.ranks) // processes)].host,))
 
 
 def failure_of(test: Test) -> str | None:

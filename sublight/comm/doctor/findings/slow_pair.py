@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
+
 from sublight.comm.doctor.agreed import Agreed, PairIn
+from sublight.comm.doctor.findings.slow_node import by_node
 from sublight.comm.doctor.tables import Pair
 from sublight.comm.doctor.view import Located, View
 from sublight.comm.doctor.wording import command, count, listed, name, rate, slower, where
@@ -17,10 +20,13 @@ MOST_LISTED = 12
 
 def find(view: View) -> Iterable[Located]:
     """One finding for each setting, with every pair that its tables or their mean call, worst first."""
+    slow = set(by_node(view))
     for agreed in view.agreed:
-        if agreed.measure != "bandwidth" or not agreed.pairs:
+        met = _met(agreed)               # the only pair of a node that other settings call is the node's
+        pairs = {pair: ins for pair, ins in agreed.pairs.items() if not any(met[h] == 1 and h in slow for h in pair)}
+        if agreed.measure != "bandwidth" or not pairs:
             continue
-        ranked = sorted(agreed.pairs.items(), key=lambda p: min(i.level / i.healthy for i in p[1]))
+        ranked = sorted(pairs.items(), key=lambda p: min(i.level / i.healthy for i in p[1]))
         names = [f"{a}–{b}" for (a, b), _ in ranked]
         both = [pair for pair, ins in ranked if len(ins) > 1 and all(_slow(i) for i in ins)]
         tests = [name(t.collective) for t in agreed.tables]
@@ -85,9 +91,22 @@ def _action(first: tuple[Pair, tuple[PairIn, ...]], agreed: Agreed) -> str:
             f"NCCL_IB_QPS_PER_CONNECTION; run again alone: {command(pair, agreed.setting.gpus_per_node, test)}")
 
 
+def _met(agreed: Agreed) -> Counter[str]:
+    """With how many others each host was measured, in the test that has most."""
+    found: Counter[str] = Counter()
+    for table in agreed.tables:
+        found |= Counter(dict(zip(table.hosts, np.isfinite(table.values).sum(1).tolist(), strict=True)))
+    return found
+
+
 def _caveats(ranked: list[tuple[Pair, tuple[PairIn, ...]]], agreed: Agreed) -> tuple[str, ...]:
     once = sum(1 for _, ins in ranked if len(ins) < len(agreed.tables) or not all(_slow(i) for i in ins))
     out = []
+    met = _met(agreed)
+    single = dict.fromkeys(host for pair, _ in ranked for host in pair if met[host] == 1)
+    if single:
+        was = "was" if len(single) == 1 else "were"
+        out.append(f"{listed(tuple(single), 4)} {was} measured with one other node only: the node or the pair")
     if len(agreed.tables) == 1:
         out.append("one test only: a second one (sendrecv_perf) tells a path from a passing disturbance")
     elif once:
