@@ -49,7 +49,7 @@ share = { hopper = 0.61, blackwell = 0.45 }
 
 def rows_of(folder: Path, system: str, versions: Sequence[str]) -> list[tuple[int, float, float, bool]]:
     """(ranks, bytes, seconds, eager) of the tables, up to 8 ranks, and 4 where a tray has no more."""
-    import pyarrow.parquet as parquet  # type: ignore[import-not-found, unused-ignore]
+    import pyarrow.parquet as parquet
 
     found = []
     for version in versions:
@@ -62,7 +62,7 @@ def rows_of(folder: Path, system: str, versions: Sequence[str]) -> list[tuple[in
 
 def fit(rows: Sequence[tuple[int, float, float, bool]]) -> tuple[Shots, Any]:
     """Constants of a device, and the logarithms of fitted over measured."""
-    from scipy.optimize import least_squares  # type: ignore[import-untyped]
+    from scipy.optimize import least_squares
 
     graphs = [(n, b, s) for n, b, s, eager in rows if not eager and b <= LARGEST]
     ranks, nbytes, seconds = (np.array([row[at] for row in graphs]) for at in range(3))

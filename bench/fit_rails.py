@@ -263,7 +263,7 @@ def suspicious(rows: Sequence[Measured], constants: Normal, combines: Sequence[M
 def _solve(make: Callable[[F64], S], seconds: Callable[[S, Measured], float], rows: Sequence[Measured],
               start: Sequence[float], low: Sequence[float], high: Sequence[float]) -> S:
     """Constants with the least robust relative error."""
-    from scipy.optimize import least_squares  # type: ignore[import-untyped]
+    from scipy.optimize import least_squares
 
     def residuals(x: F64) -> list[float]:
         constants = make(x)

@@ -181,6 +181,7 @@ def test_two_gpus_of_one_rank_are_refused() -> None:
         graphs(parsed(boxes.BOXES["l40s"].replace('rank="1"', 'rank="0"').encode()))
 
 
+@pytest.mark.heavy
 def test_nics_are_chosen_by_name() -> None:
     def used(text: str) -> int:
         return graphs(box("nic-a-pair"), nodes=2, environment={"NCCL_IB_HCA": text}).nics
@@ -207,6 +208,7 @@ def test_notes_name_the_slowest_link() -> None:
     assert "another channel does not fit on: ports (2 directions, 0.5 of 12.5 GB/s left)" in notes
 
 
+@pytest.mark.heavy
 def test_notes_say_when_the_network_is_faster_than_the_box() -> None:
     found = graphs(box("l40s"))
     assert (found.gpus, found.nodes) == (4, 2)
@@ -215,6 +217,7 @@ def test_notes_say_when_the_network_is_faster_than_the_box() -> None:
     assert graphs(box("l40s"), environment={"NCCL_NET_DISABLE_INTRA": "1"}).gpus == 8
 
 
+@pytest.mark.heavy
 def test_notes_say_what_was_conceded() -> None:
     assert "sends by NVLink through the GPU beside the NIC (class PXN)" in noted("h100-2-nics", nodes=2)
     assert "in pairs (NCCL_CROSS_NIC=2)" in noted("h100", nodes=2)

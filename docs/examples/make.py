@@ -105,11 +105,13 @@ def exposed_rank2() -> Page:
 def all_reduces(*microseconds: int) -> Page:
     """Each 64 MiB of bf16 on 8 ranks, after 1 ms of compute, one after the other."""
     page, at = Page(world_size=8), 0
+    record: dict[str, Any] = {
+        "Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 1 << 25, "Out msg nelems": 1 << 25,
+        "Group size": 8, "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+    }
     for length in microseconds:
         page.kernel(GEMM, at, at + 1_000)
-        page.kernel(ALL_REDUCE, at + 1_000, at + 1_000 + length, stream=COMM, blocks=24, **{
-            "Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 1 << 25, "Out msg nelems": 1 << 25,
-            "Group size": 8, "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"})
+        page.kernel(ALL_REDUCE, at + 1_000, at + 1_000 + length, stream=COMM, blocks=24, **record)
         at += 1_000 + length
     return page
 

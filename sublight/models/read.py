@@ -107,8 +107,8 @@ def _merged(rows: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
 def hub(name: str) -> Model:
     """A model of the Hugging Face hub: its config and sidecar, downloaded by huggingface_hub (which must be there)."""
     try:
-        from huggingface_hub import hf_hub_download  # type: ignore[import-not-found]
-        from huggingface_hub.errors import EntryNotFoundError  # type: ignore[import-not-found]
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
     except ImportError:
         raise InputError(f"{name}: not in the catalog, and huggingface_hub is not installed: pip install "
                          "huggingface_hub, or download the model's config.json and name the file") from None
