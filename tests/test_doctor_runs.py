@@ -158,3 +158,11 @@ def test_a_late_process_of_a_json_file_is_on_a_host() -> None:
     text = json.dumps({"nccl_version": 22807, "args": ["all_reduce_perf"], "config": {"devices": devices},
                        "results": rows, "average_bus_bandwidth": {"bandwidth": 8.0}})
     assert [(f.nodes, f.ranks) for f in diagnosed([text]).findings if f.finding.code == "SL504"] == [(("b",), (3,))]
+
+
+def test_too_few_nodes_to_name_one_are_not_called_healthy() -> None:
+    three = [run(pair, 20 if "b" in pair else 40) for pair in combinations("abc", 2)]
+    found = diagnosed(three)
+    assert said(found) == []
+    assert found.verdict.startswith("No fault named, but all-gather spans 20.0 GB/s to 40.")
+    assert diagnosed([run(pair, 40) for pair in combinations("abc", 2)]).verdict == "Nothing is slow among 3 nodes."

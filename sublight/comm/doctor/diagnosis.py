@@ -7,13 +7,16 @@ import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from sublight.cluster import Node, catalog
 from sublight.comm.doctor.findings import DIAGNOSES
 from sublight.comm.doctor.view import Expect, Located, View, view_of
-from sublight.comm.doctor.wording import count, listed
+from sublight.comm.doctor.wording import count, listed, name, rate
 from sublight.result import Result
 
-NOT_FAULTS = ("SL505", "SL506", "SL507")
+FEWEST_HOSTS = 4                   # from here a slow node can be told from slow pairs
+LEAST_SPAN, WIDE_SPAN = 0.15, 0.3  # of a table's fastest pair: what its slowest may be short of it unmentioned
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,23 @@ def _verdict(view: View, findings: tuple[Located, ...]) -> str:
     if failed is not None and view.failures:
         said.append(failed.finding.claim.partition(" failed")[0] + " failed")
     if not said:
-        return f"Nothing is slow among {count(len(view.hosts), 'nodes')}." if view.tables or view.lines else (
-            "No fault found; pairs of nodes were not measured, so that a node could not be singled out.")
+        return _nothing(view)
     return f"{'; '.join(said)}."
+
+
+def _nothing(view: View) -> str:
+    """That nothing is slow, where enough was measured to say so."""
+    tables = [table for table in view.tables if table.measure == "bandwidth"]
+    for table in tables:
+        low, high = float(np.nanmin(table.values)), float(np.nanmax(table.values))
+        few = len(table.hosts) < FEWEST_HOSTS
+        if low < (1 - (LEAST_SPAN if few else WIDE_SPAN)) * high:
+            why = ("with so few nodes, a slow node and slow pairs look the same" if few else
+                   "no node, pair or group stands out of the spread")
+            return f"No fault named, but {name(table.collective)} spans {rate(low)} to {rate(high)}: {why}."
+    if tables or view.lines:
+        return f"Nothing is slow among {count(len(view.hosts), 'nodes')}."
+    return "No fault found; pairs of nodes were not measured, so that a node could not be singled out."
 
 
 def _short(f: Located) -> str:
