@@ -15,6 +15,7 @@ from sublight.comm.doctor.diagnosis import Diagnosis, diagnose
 from sublight.comm.doctor.wording import command
 from sublight.observe.measurements import read_measurements, read_one
 from sublight.observe.nccl_tests import read_text
+from sublight.show.doctor import text_map
 
 ACCUSING = ("SL501", "SL502", "SL503", "SL504")
 
@@ -166,3 +167,10 @@ def test_too_few_nodes_to_name_one_are_not_called_healthy() -> None:
     assert said(found) == []
     assert found.verdict.startswith("No fault named, but all-gather spans 20.0 GB/s to 40.")
     assert diagnosed([run(pair, 40) for pair in combinations("abc", 2)]).verdict == "Nothing is slow among 3 nodes."
+
+
+def test_a_map_of_names_with_a_domain_has_a_head() -> None:
+    hosts = tuple(f"p5-{k:02}.eu.internal" for k in range(3))
+    lines = text_map("t", hosts, [[None, 1.0, 0.5], [1.0, None, 1.0], [0.5, 1.0, None]])
+    assert lines[1].endswith("names after p5-, before .eu.internal")
+    assert lines[2:5] == ["     0 0 0", "     0 1 2", "  00   █ ░"]

@@ -103,16 +103,25 @@ def _against(diagnosis: Diagnosis, console: Console) -> None:
 
 def text_map(title: str, hosts: tuple[str, ...], shares: list[list[float | None]]) -> list[str]:
     """A heat map in characters: a row a node, two columns a node. The name that all share is said once."""
+    domain = _domain(hosts)
+    hosts = tuple(host.removesuffix(domain) for host in hosts)
     common = _common(hosts)
     names = [host[len(common):] or host for host in hosts]
     width = max((len(n) for n in names), default=0)
     lines = [title, f"  {SHADES[0]} at least 95 % of healthy pairs, {SHADES[1]} 80, {SHADES[2]} 60, {SHADES[3]} "
                     f"40, {SHADES[4]} less"
-             + (f"; names after {common}" if common else "")]
+             + (f"; names after {common}" if common else "") + (f"{',' if common else '; names'} before {domain}"
+                                                               if domain else "")]
     depth = max((len(n) for n in names), default=0) if width <= 4 else 0
     lines += ["  " + " " * width + " " + "".join(f"{n.rjust(depth)[k]} " for n in names).rstrip() for k in range(depth)]
     return lines + [f"  {name.rjust(width)} " + "".join(f"{_shade(share)} " for share in row).rstrip()
                     for name, row in zip(names, shares, strict=True)]
+
+
+def _domain(hosts: tuple[str, ...]) -> str:
+    """What all names end in, from their first dot: ".eu-west.example"."""
+    ends = {host[host.find("."):] if "." in host[1:] else "" for host in hosts}
+    return ends.pop() if len(ends) == 1 and len(hosts) > 1 else ""
 
 
 def _common(hosts: tuple[str, ...]) -> str:
