@@ -127,3 +127,17 @@ def test_an_exchange_loads_no_numpy() -> None:
             "expected_exchange(e, parse('8x8xH800'))\nprint(sorted({'numpy', 'rich', 'scipy'} & sys.modules.keys()))")
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+def test_no_figure_is_cut_off_where_lines_are_short(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+                                                    ) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["comm", "expect", "all_reduce", "--on", "8xH100", "--bytes", "1,1000000"]) == 0
+    assert "…" not in capsys.readouterr().out
+
+
+def test_a_custom_all_reduce_of_a_format_that_it_cannot_add_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("int8", "foo"):
+        assert main(["comm", "expect", "all_reduce", "--on", "8xH100", "--bytes", "1K", "--kind", "one-shot", "--dtype",
+                     form]) == 2
+        assert "one-shot adds up bf16, fp16, fp32" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from conftest import shared
@@ -258,3 +259,26 @@ def test_sizes_that_cannot_be_are_refused(changed: dict[str, object], said: str)
 def test_exchanges_that_no_constants_support_are_refused(exchange: Exchange, where: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         expected_exchange(exchange, parse(where))
+
+
+@pytest.mark.parametrize(("more", "where", "said"), [
+    ({"sms": 20, "mode": "low-latency"}, "2x8xH100", "no rate by SMs"),
+    ({"form": "nvfp4"}, "2x8xH100", "nvfp4 rows was not measured"),
+    ({"form": "fp8", "phase": "combine"}, "2x8xH100", "combine of fp8 rows was not measured"),
+    ({}, "2x8xA100", "has no fp8"),
+    ({"ranks": 1, "per_node": 1}, "1xH100", "2 or more ranks"),
+])
+def test_rows_and_options_that_no_kernel_was_measured_with_are_refused(
+    more: dict[str, Any], where: str, said: str,
+) -> None:
+    base: dict[str, Any] = {"phase": "dispatch", "tokens": 128, "top_k": 8, "hidden": 7168, "experts": 256, "ranks": 16,
+                            "per_node": 8}
+    with pytest.raises(InputError, match=said):
+        expected_exchange(Exchange(**(base | more)), parse(where))
+
+
+def test_low_latency_beyond_the_tokens_that_were_measured_is_wider_and_says_so() -> None:
+    few, many = (expected_exchange(Exchange("dispatch", n, 8, 7168, 256, 16, 8, mode="low-latency"), parse("2x8xH100"))
+                 for n in (256, 4096))
+    assert many.high / many.seconds > few.high / few.seconds
+    assert any("4096 tokens: more than the 256" in note for note in many.notes)

@@ -157,3 +157,24 @@ def test_sizes_that_are_given_change_what_is_expected() -> None:
     trace = read(shared(KINETO["h800"]))
     half = held(trace, cluster=parse("8x8xH800"), exchange={"tokens": 2048})
     assert half.total_ns()[2] < 0.6 * held(trace, cluster=parse("8x8xH800")).total_ns()[2]
+
+
+def test_small_calls_are_limited_by_latency_and_told_so(tmp_path: Path) -> None:
+    """16 KiB over 8 GPUs: fewer bytes would save nothing."""
+    small = expect(Message("all_reduce", 8, 1 << 14), NODE, dtype="bf16")
+    path = written(tmp_path, [ns(small.seconds)] * 100, elements=1 << 13)
+    trace = read(path)
+    found = {f.code: f for f in explain(trace, window="all", cluster=NODE).devices[0].findings}
+    assert "latency of its calls, not their bytes" in found["SL107"].claim
+    assert "fewer bytes or a faster network will not help" in found["SL107"].action
+
+
+def test_what_the_file_does_not_size_is_refused_by_name(tmp_path: Path) -> None:
+    k = Kineto(world_size=8)
+    k.kernel(GEMM, 0, 100_000, launch=(-2_000, -1_000))
+    k.kernel("multimem_all_reduce_kernel<c10::BFloat16, 4>", 100_000, 150_000, launch=(-2_000, -1_000))
+    k.kernel(NCCL, 150_000, 180_000, stream=20, launch=(-2_000, -1_000))
+    found = held(read(k.write(tmp_path / "untold.json")), cluster=NODE)
+    assert not found.rows
+    assert dict(found.refused) == {"PyTorch multimem: the file does not say what they move": 50_000,
+                                   "NCCL ring: the file does not say what they move": 30_000}

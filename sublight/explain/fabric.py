@@ -22,11 +22,13 @@ from sublight.explain.columns import present
 from sublight.explain.exchanges import Kernel, Sizes, kernel, sizes
 from sublight.explain.view import View
 from sublight.explain.words import ms, number
+from sublight.observe.kernel_name import classify
 from sublight.ops.from_call import COLLECTIVES, DTYPES
 from sublight.trace import KERNEL, Collective, Trace
 from sublight.work import BYTES, Message
 
 AT_RATE, SLOWER, FASTER = "network-bound", "slower than the fabric", "faster than expected"
+MOVING = ("communication", "communication: transfer")
 UNEVEN = {"all_to_allv", "alltoallv"}                # the record says how much in all, not how much to whom
 
 
@@ -113,13 +115,14 @@ def fabric(
     """
     found = cluster or (cluster_of(view.catalogued, view.trace.world_size) if view.catalogued else None)
     calls = _calls(view)
-    if found is None or not calls:
+    untold = {} if view.cpu_only else _untold(view, calls)
+    if found is None or not (calls or untold):
         return None
     told_by = "as given" if cluster else (
         f"assumed: {found.node.title}, ranks packed: the trace names its GPU, not its nodes")
     exchanges = any(isinstance(what, Kernel) for what in calls)
     known = sizes(view.trace, view.trace.world_size, exchange or {}) if exchanges else Sizes()
-    rows, refused, assumed = [], dict[str, int](), dict[str, None]()
+    rows, refused, assumed = [], untold, dict[str, None]()
     a = view.trace.activities
     for what, activities in calls.items():
         spent = a.dur_ns[list(activities)]
@@ -156,6 +159,21 @@ def _calls(view: View) -> dict[_What, tuple[int, ...]]:
     for row, name, record in zip(rows.tolist(), a.name[rows].tolist(), a.collective[rows].tolist(), strict=True):
         out.setdefault(trace.collectives[record] if record >= 0 else of_name[name], []).append(row)
     return {what: tuple(members) for what, members in out.items()}
+
+
+def _untold(view: View, calls: Mapping[_What, tuple[int, ...]]) -> dict[str, int]:
+    """Of the window's other kernels that communicate, and do not only wait: whose they are, and their summed ns."""
+    a, out = view.trace.activities, dict[str, int]()
+    told = np.array([row for rows in calls.values() for row in rows], np.int64)
+    kernels = view.rows[(a.kind[view.rows] == KERNEL) & ~np.isin(view.rows, told)]
+    for i in present(a.name[kernels]):
+        known = classify(view.trace.names[i])
+        if known.category not in MOVING:
+            continue
+        whose = " ".join(filter(None, (known.library, known.family))) or known.short
+        why = f"{whose}: the file does not say what they move"
+        out[why] = out.get(why, 0) + int(a.dur_ns[kernels[a.name[kernels] == i]].sum())
+    return out
 
 
 def placed(cluster: Cluster, size: int, ranks: tuple[int, ...]) -> Cluster:
@@ -206,7 +224,8 @@ def _exchange(told: Kernel, cluster: Cluster, known: Sizes, sms: int) -> _Answer
     limit = min(known.group_limit, where.nodes) if known.group_limit and where.nodes > 1 else None
     try:
         exchange = Exchange(
-            told.what, *counts, ranks, where.gpus_per_node, group_limit=limit, mode=told.mode, sms=sms or None,
+            told.what, *counts, ranks, where.gpus_per_node, group_limit=limit, mode=told.mode,
+            sms=sms if sms and told.mode == "normal" else None,
             form=known.form if told.what == "dispatch" else None)
         expected = expected_exchange(exchange, where)
     except InputError as error:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+MOST_COLUMNS = 500
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The expected time of one size, with what it is held against."""
@@ -87,6 +90,7 @@ def below(answers: Sequence[Answer]) -> list[str]:
 
 def print_answers(answers: Sequence[Answer], console: Console) -> None:
     """The table, the parts of each time, and what they rest on."""
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -96,6 +100,8 @@ def print_answers(answers: Sequence[Answer], console: Console) -> None:
         table.add_column(name, justify="left" if name == "limiter" else "right", no_wrap=True)
     for answer in answers:
         table.add_row(*cells(answer))
+    needed = Measurement.get(console, console.options.update(width=MOST_COLUMNS), table).maximum
+    console.width = max(console.width, needed)       # a figure that is cut off is worse than a line that wraps
     console.print(table)
     console.print()
     names = term_names(answers)

@@ -33,6 +33,10 @@ def expected_exchange(exchange: Exchange, cluster: Cluster) -> Expected:
     if exchange.ranks > cluster.ranks or exchange.per_node != min(cluster.domain, exchange.ranks):
         raise InputError(f"{exchange.phase} over {exchange.ranks} ranks, {exchange.per_node} a domain, does not fit a "
                          f"cluster of {cluster.ranks} ranks, {cluster.domain} a domain")
+    if exchange.ranks < 2:
+        raise InputError(f"{exchange.phase}: expected 2 or more ranks, got one, which has nobody to send to")
+    if exchange.sms is not None and exchange.mode != "normal":
+        raise InputError(f"{exchange.mode}: no rate by SMs was measured; expected none to be given, or mode normal")
     if exchange.mode == "nvl72-alltoall":
         from sublight.comm.expect import nvl72
 

@@ -51,7 +51,7 @@ def _found(message: Message, cluster: Cluster, dtype: str, kind: str, graph: boo
 
         if message.group > cluster.domain:
             raise InputError(f"{kind} runs inside one NVLink domain of {cluster.domain} ranks, got {message.group}")
-        return custom(message, cluster, kind=kind, graph=graph)
+        return custom(message, cluster, kind=kind, graph=graph, dtype=dtype)
     if message.group <= cluster.domain:
         from sublight.comm.expect.domain import in_domain
 

@@ -22,6 +22,7 @@ from sublight.errors import InputError
 from sublight.work import Message
 
 LARGEST = 4 << 20                        # bytes; beyond, the libraries hand over to NCCL
+FORMS = ("bf16", "fp16", "fp32")         # number formats that the libraries' kernels add up; bf16 was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ def parts(shots: Shots, *, kind: str, ranks: int, nbytes: float) -> tuple[float,
 
 
 def custom(
-    message: Message, cluster: Cluster, *, kind: str, graph: bool = True, constants: Custom | None = None,
+    message: Message, cluster: Cluster, *, kind: str, graph: bool = True, dtype: str = "bf16",
+    constants: Custom | None = None,
 ) -> Expected:
     """What a custom all-reduce should take: seconds with an 80 % interval.
 
@@ -83,6 +85,8 @@ def custom(
     node = cluster.node
     if message.collective != "all_reduce":
         raise InputError(f"{kind} is an all-reduce, got {message.collective}; expected --kind nccl")
+    if dtype not in FORMS:
+        raise InputError(f"{kind} adds up {', '.join(FORMS)}, got '{dtype}'; expected --kind nccl")
     if kind == "nvls":
         return _nvls(message, cluster, known, graph)
     shots = known.shots.get(node.device.key)

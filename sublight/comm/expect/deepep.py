@@ -29,6 +29,7 @@ from sublight.errors import InputError
 
 JOIN = 4.0                               # exponent that joins SM copies and the network
 USUAL_SMS = 20                           # DeepEP V1: Buffer.num_sms
+MOST_TOKENS = 256                        # of low-latency kernels between nodes that were measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,7 @@ def _network(nbytes: float, exchange: Exchange, cluster: Cluster, share: float) 
 
 def expected(exchange: Exchange, cluster: Cluster, *, library: Library | None = None) -> Expected:
     """What an exchange of these kernels should take, with an 80 % interval. Raises InputError for what is not known."""
+    _refuse_form(exchange, cluster)
     if exchange.nodes == 1 and library is None:
         known = shipped_inside().get((exchange.mode, exchange.phase, cluster.node.device.key))
         if known is not None:
@@ -209,6 +211,15 @@ def expected(exchange: Exchange, cluster: Cluster, *, library: Library | None = 
     return Expected(parts.seconds, parts.seconds * math.exp(-half), parts.seconds * math.exp(half), terms,
                     max(terms, key=lambda name: terms[name]), family.source + ("; by transfer" if extra else ""),
                     (*_assumed(exchange), *notes))
+
+
+def _refuse_form(exchange: Exchange, cluster: Cluster) -> None:
+    form, device = exchange.row_form, cluster.node.device
+    if form == "nvfp4" or (form == "fp8" and exchange.phase == "combine"):
+        raise InputError(f"{exchange.mode}: a {exchange.phase} of {form} rows was not measured; expected bf16"
+                         + (" or fp8" if exchange.phase == "dispatch" else ""))
+    if form == "fp8" and (device.capability or (0, 0)) < (8, 9):
+        raise InputError(f"{exchange.mode}: {device.title} has no fp8; expected rows of bf16 (--form bf16)")
 
 
 def _inside(exchange: Exchange, cluster: Cluster, constants: Inside) -> Expected:
@@ -252,6 +263,9 @@ def transfer(exchange: Exchange, cluster: Cluster) -> tuple[float, tuple[str, ..
     if exchange.nodes > fitted:
         steps.append((0.05 * math.log2(exchange.nodes / 4),
                       f"{exchange.nodes} nodes: more than the {fitted} that were fitted"))
+    if exchange.mode == "low-latency" and exchange.nodes > 1 and exchange.tokens > MOST_TOKENS:
+        steps.append((0.05 * math.log2(exchange.tokens / MOST_TOKENS),
+                      f"{exchange.tokens} tokens: more than the {MOST_TOKENS} that were measured between nodes"))
     if exchange.per_node != 8:
         steps.append((0.10, f"{exchange.per_node} ranks a node instead of 8"))
     if exchange.nodes > cluster.nodes_per_leaf or cluster.oversubscription > 1:
