@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output is None:
         sys.stdout.write(text)
     else:
-        with output._replaced(options.output) as file:
+        with output.replaced(options.output) as file:
             file.write(text)
         print(f"{measured.cpu.title}: written to {options.output}", file=sys.stderr)
     return 0

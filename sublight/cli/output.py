@@ -91,14 +91,14 @@ def write(explanation: Explanation, form: str, path: str | None) -> None:
         if path is None:
             print_explanation(explanation, console(width=None if sys.stdout.isatty() else 80))
             return
-        with _replaced(path) as file:
+        with replaced(path) as file:
             print_explanation(explanation, console(file=file))
         return
     text = _text(explanation, form)
     if path is None:
         sys.stdout.writelines(text)
     else:
-        with _replaced(path) as file:
+        with replaced(path) as file:
             file.writelines(text)
 
 
@@ -132,7 +132,7 @@ def _whole(explanation: Explanation, form: str) -> str:
 
 
 @contextmanager
-def _replaced(path: str) -> Iterator[Any]:
+def replaced(path: str) -> Iterator[Any]:
     """A file that takes the place of `path` only when it was written whole."""
     target = Path(path)
     handle, name = tempfile.mkstemp(dir=target.resolve().parent, prefix=f".{target.name}.")

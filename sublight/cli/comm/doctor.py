@@ -87,14 +87,14 @@ def write(diagnosis: Diagnosis, form: str, path: str | None) -> None:
         if path is None:
             print_diagnosis(diagnosis, output.console(width=None if sys.stdout.isatty() else 80))
             return
-        with output._replaced(path) as file:
+        with output.replaced(path) as file:
             print_diagnosis(diagnosis, output.console(file=file))
         return
     text = _text(diagnosis, form)
     if path is None:
         sys.stdout.write(text)
     else:
-        with output._replaced(path) as file:
+        with output.replaced(path) as file:
             file.write(text)
 
 

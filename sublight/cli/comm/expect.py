@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         if options.output is None:
             print_answers(answers, output.console(width=None))
         else:
-            with output._replaced(options.output) as file:
+            with output.replaced(options.output) as file:
                 print_answers(answers, output.console(file=file))
         return 0
     if options.format == "json":
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output is None:
         print(text, end="")
     else:
-        with output._replaced(options.output) as file:
+        with output.replaced(options.output) as file:
             file.write(text)
     return 0
 

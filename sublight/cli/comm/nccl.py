@@ -91,7 +91,7 @@ def write(text: str, path: str | None) -> None:
     if path is None:
         sys.stdout.write(text)
         return
-    with output._replaced(path) as file:
+    with output.replaced(path) as file:
         file.write(text)
 
 
