@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -29,3 +32,13 @@ def all_kineto() -> list[str]:
     """Every shared Kineto trace, as paths relative to the data folder; the known ones where it is absent."""
     found = [str(p.relative_to(DATA)) for p in sorted((DATA / "kineto").rglob("*.json*"))]
     return found or list(KINETO.values())
+
+
+def loaded(path: Path) -> ModuleType:
+    """A script of docs or bench as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import os
 import pkgutil
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import shared
+from conftest import loaded, shared
 
 from sublight.comm.doctor import findings as doctor_findings
 from sublight.comm.doctor.findings import DIAGNOSES
@@ -34,15 +31,6 @@ WITH_EXAMPLES = ("explain", "demo", "budget", "idle", "bounds", "replay", "ranks
                  "perfetto", "devices", "calibrate", "comm-topology", "comm-nccl", "comm-expect", "comm-doctor",
                  "comm-tuner", "comm-reports", "clusters", "models", "nsys")
 NEED_EXAMPLES = [*(DOCS / f"{name}.md" for name in WITH_EXAMPLES), *FINDING_PAGES]
-
-
-def loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 make_docs = loaded(DOCS / "make_docs.py")

@@ -14,6 +14,7 @@ from sublight.comm.expect import expect
 from sublight.explain import explain
 from sublight.explain.fabric import AT_RATE, FASTER, SLOWER, Fabric, placed
 from sublight.observe.read import read, read_all
+from sublight.show.rows import fabric_lines
 from sublight.trace import Trace
 from sublight.work import Message
 
@@ -178,3 +179,29 @@ def test_what_the_file_does_not_size_is_refused_by_name(tmp_path: Path) -> None:
     assert not found.rows
     assert dict(found.refused) == {"PyTorch multimem: the file does not say what they move": 50_000,
                                    "NCCL ring: the file does not say what they move": 30_000}
+
+
+def test_more_ranks_than_the_given_cluster_has_are_refused(tmp_path: Path) -> None:
+    trace = read(written(tmp_path, [400_000], size=16))
+    found = held(trace, cluster=NODE)
+    assert not found.rows
+    assert list(found.refused) == ["16 ranks, but --on names a cluster of 8"]
+
+
+@pytest.mark.parametrize("where", ["64x1xH100", "16x4xGB200"])
+def test_an_exchange_between_other_nodes_than_its_kernel_tells_is_refused(tmp_path: Path, where: str) -> None:
+    k = Kineto(world_size=64)
+    k.kernel("void deep_ep::internode::dispatch<false, 8, false, 8>(int4*)", 0, 4_000_000, launch=(-2_000, -1_000))
+    sizes = {"tokens": 4096, "top_k": 8, "hidden": 7168, "experts": 256, "form": "fp8"}
+    trace = read(k.write(tmp_path / "dispatch.json"))
+    found = held(trace, cluster=parse(where), exchange=sizes)
+    assert not found.rows
+    assert "the kernel's name tells 8 nodes" in next(iter(found.refused))
+    assert held(trace, cluster=parse("8x8xH100"), exchange=sizes).rows
+
+
+def test_calls_faster_than_the_fabric_are_not_said_to_wait(tmp_path: Path) -> None:
+    found = held(read(written(tmp_path, [1_000])), cluster=NODE)
+    assert any("more than they took" in line for line in fabric_lines(found))
+    found = held(read(written(tmp_path, [900_000])), cluster=NODE)
+    assert any("the rest is waiting" in line for line in fabric_lines(found))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 import xml.etree.ElementTree
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import shared
+from conftest import loaded, shared
 
 from sublight.cli import main
 from sublight.cluster import catalog, parse
@@ -27,15 +24,6 @@ from sublight.show.topology import document, shown
 
 ROOT = Path(__file__).parent.parent
 FORMS = ("table", "md", "json")
-
-
-def loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 files = loaded(ROOT / "docs/examples/make_topologies.py")

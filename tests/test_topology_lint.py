@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pkgutil
-import sys
 import xml.etree.ElementTree
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import shared
+from conftest import loaded, shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,15 +29,6 @@ from sublight.show.topology import shown
 
 ROOT = Path(__file__).parent.parent
 CODES = [check.CODE for check in CHECKS]
-
-
-def loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 files = loaded(ROOT / "docs/examples/make_topologies.py")

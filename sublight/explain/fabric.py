@@ -126,8 +126,12 @@ def fabric(
     a = view.trace.activities
     for what, activities in calls.items():
         spent = a.dur_ns[list(activities)]
-        answer = (_collective(what, found) if isinstance(what, Collective) else
-                  _exchange(what, found, known, int(a.grid[activities[0]][0])))
+        if cluster is not None and (size := _size(what)) > cluster.ranks:
+            answer: _Answer = f"{size} ranks, but --on names a cluster of {cluster.ranks}"
+        elif isinstance(what, Collective):
+            answer = _collective(what, found)
+        else:
+            answer = _exchange(what, found, known, int(a.grid[activities[0]][0]))
         if isinstance(answer, str):
             refused[answer] = refused.get(answer, 0) + int(spent.sum())
             continue
@@ -176,6 +180,11 @@ def _untold(view: View, calls: Mapping[_What, tuple[int, ...]]) -> dict[str, int
     return out
 
 
+def _size(what: _What) -> int:
+    """Ranks that a call needs; 0 where nothing tells."""
+    return (what.ranks or 0) if isinstance(what, Kernel) else max(what.group_size, max(what.ranks, default=-1) + 1)
+
+
 def placed(cluster: Cluster, size: int, ranks: tuple[int, ...]) -> Cluster:
     """The part of a cluster that a group lies in: by its ranks, counted through node by node, else packed."""
     gpus = cluster.gpus_per_node
@@ -221,6 +230,10 @@ def _exchange(told: Kernel, cluster: Cluster, known: Sizes, sms: int) -> _Answer
                 + ",".join(f"{name}=…" for name in known.missing))
     ranks = told.ranks or cluster.ranks
     where = placed(cluster, ranks, ())
+    domains = -(-ranks // where.domain)
+    if told.nodes is not None and told.nodes != domains:
+        return (f"DeepEP {told.what}: the kernel's name tells {number(told.nodes, 'node')}, the cluster has "
+                f"{number(domains, 'NVLink domain')} for {ranks} ranks")
     limit = min(known.group_limit, where.nodes) if known.group_limit and where.nodes > 1 else None
     try:
         exchange = Exchange(

@@ -139,8 +139,9 @@ def fabric_lines(held: Fabric) -> list[str]:
     out = []
     if held.rows:
         measured, low, most, high = held.total_ns()
-        out.append(f"Of {ms(measured)} in these calls the fabric needs {ms(most)} ({ms(low)} to {ms(high)}); the rest "
-                   "is waiting, contention, or a slower network")
+        rest = ("the rest is waiting, contention, or a slower network" if measured >= low else
+                "more than they took, so sizes or cluster are not what they are taken for")
+        out.append(f"Of {ms(measured)} in these calls the fabric needs {ms(most)} ({ms(low)} to {ms(high)}); {rest}")
         out.append(f"Cluster: {held.told_by}")
         basis = dict.fromkeys(row.expected.basis for row in held.rows)
         out += [f"Expected from: {text}" for text in basis]
