@@ -135,6 +135,26 @@ def test_what_cannot_be_expected_is_refused_by_name(tmp_path: Path, more: dict[s
     assert spent == 1_200_000
 
 
+@pytest.mark.parametrize(("operator", "kernel", "kind"), [
+    ("symm_mem::multimem_all_reduce_", "void multimem_all_reduce_kernel<c10::BFloat16, 16>(int)", "nvls"),
+    ("symm_mem::one_shot_all_reduce", "void one_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(int)", "one-shot"),
+])
+def test_arguments_tell_the_size_of_reductions_over_symmetric_memory(
+    tmp_path: Path, operator: str, kernel: str, kind: str,
+) -> None:
+    k = Kineto(world_size=8, record_shapes=True)
+    k.kernel(NCCL, 0, 400_000, stream=20, launch=(-900, -800), **record())       # tells that groups are of 8
+    types: dict[str, Any] = {"Input type": ["c10::BFloat16", "", ""], "Input Strides": [[5120, 1], [], []],
+                             "Concrete Inputs": ["", "sum", "0"]}
+    op = k.op(operator, 399_000, 400_000, dims=[[128, 5120], [], []], **types)
+    k.kernel(kernel, 500_000, 520_000, launch=(399_100, 399_200), op=op)
+    found = held(read(k.write(tmp_path / "trace.json")), cluster=NODE)
+    small = expect(Message("all_reduce", 8, 2 * 128 * 5120), NODE, kind=kind)
+    (row,) = [row for row in found.rows if row.sizes.startswith(kind)]
+    assert (row.count, row.transfer_ns, row.expected.seconds) == (1, 20_000, small.seconds)
+    assert not found.refused
+
+
 def test_the_whole_is_what_the_rows_sum_to(tmp_path: Path) -> None:
     found = held(read(written(tmp_path, [900_000, 350_000])), cluster=NODE)
     measured, low, most, high = found.total_ns()

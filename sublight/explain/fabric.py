@@ -18,17 +18,16 @@ from sublight.comm.bus import bus_bytes
 from sublight.comm.expected import Expected
 from sublight.device import Device
 from sublight.errors import InputError
-from sublight.explain.columns import present
-from sublight.explain.exchanges import Kernel, Sizes, kernel, sizes
+from sublight.explain.exchanges import Kernel, Sizes, sizes
+from sublight.explain.traffic import Direct, ranks_needed, untold
+from sublight.explain.traffic import calls as calls_of
 from sublight.explain.view import View
 from sublight.explain.words import ms, number
-from sublight.observe.kernel_name import classify
 from sublight.ops.from_call import COLLECTIVES, DTYPES
-from sublight.trace import KERNEL, Collective, Trace
+from sublight.trace import Collective
 from sublight.work import BYTES, Message
 
 AT_RATE, SLOWER, FASTER = "network-bound", "slower than the fabric", "faster than expected"
-MOVING = ("communication", "communication: transfer")
 UNEVEN = {"all_to_allv", "alltoallv"}                # the record says how much in all, not how much to whom
 
 
@@ -114,22 +113,24 @@ def fabric(
     ranks know of a transfer. None where there is no communication kernel, or no cluster to hold it against.
     """
     found = cluster or (cluster_of(view.catalogued, view.trace.world_size) if view.catalogued else None)
-    calls = _calls(view)
-    untold = {} if view.cpu_only else _untold(view, calls)
-    if found is None or not (calls or untold):
+    calls = calls_of(view)
+    without = {} if view.cpu_only else untold(view, calls)
+    if found is None or not (calls or without):
         return None
     told_by = "as given" if cluster else (
         f"assumed: {found.node.title}, ranks packed: the trace names its GPU, not its nodes")
     exchanges = any(isinstance(what, Kernel) for what in calls)
     known = sizes(view.trace, view.trace.world_size, exchange or {}) if exchanges else Sizes()
-    rows, refused, assumed = [], untold, dict[str, None]()
+    rows, refused, assumed = [], without, dict[str, None]()
     a = view.trace.activities
     for what, activities in calls.items():
         spent = a.dur_ns[list(activities)]
-        if cluster is not None and (size := _size(what)) > cluster.ranks:
+        if cluster is not None and (size := ranks_needed(what)) > cluster.ranks:
             answer: _Answer = f"{size} ranks, but --on names a cluster of {cluster.ranks}"
         elif isinstance(what, Collective):
             answer = _collective(what, found)
+        elif isinstance(what, Direct):
+            answer = _all_reduce(what, found)
         else:
             answer = _exchange(what, found, known, int(a.grid[activities[0]][0]))
         if isinstance(answer, str):
@@ -140,49 +141,13 @@ def fabric(
         rows.append(FabricRow(name, words, where.ranks, where.nodes, activities, int(spent.sum()), shortest, expected,
                               bus))
         assumed.update(dict.fromkeys(expected.notes))
-        if not isinstance(what, Collective):
+        if isinstance(what, Kernel):
             assumed.update(dict.fromkeys(known.told_by))
     rows.sort(key=lambda row: (-row.measured_ns, row.what, row.sizes))
     return Fabric(found, cluster is not None, told_by, bool(transfers_ns), tuple(rows), tuple(assumed), refused)
 
 
-_What = Collective | Kernel
 _Answer = tuple[str, str, Cluster, Expected, float] | str
-
-
-def _calls(view: View) -> dict[_What, tuple[int, ...]]:
-    """The window's communication kernels that move data, by what they exchange."""
-    trace: Trace = view.trace
-    if view.cpu_only:
-        return {}
-    a = trace.activities
-    out: dict[_What, list[int]] = {}
-    of_name = {i: told for i in present(a.name[view.rows]) if (told := kernel(trace.names[i])) is not None}
-    tells = (a.collective[view.rows] >= 0) | np.isin(a.name[view.rows], list(of_name))
-    rows = view.rows[(a.kind[view.rows] == KERNEL) & tells]
-    for row, name, record in zip(rows.tolist(), a.name[rows].tolist(), a.collective[rows].tolist(), strict=True):
-        out.setdefault(trace.collectives[record] if record >= 0 else of_name[name], []).append(row)
-    return {what: tuple(members) for what, members in out.items()}
-
-
-def _untold(view: View, calls: Mapping[_What, tuple[int, ...]]) -> dict[str, int]:
-    """Of the window's other kernels that communicate, and do not only wait: whose they are, and their summed ns."""
-    a, out = view.trace.activities, dict[str, int]()
-    told = np.array([row for rows in calls.values() for row in rows], np.int64)
-    kernels = view.rows[(a.kind[view.rows] == KERNEL) & ~np.isin(view.rows, told)]
-    for i in present(a.name[kernels]):
-        known = classify(view.trace.names[i])
-        if known.category not in MOVING:
-            continue
-        whose = " ".join(filter(None, (known.library, known.family))) or known.short
-        why = f"{whose}: the file does not say what they move"
-        out[why] = out.get(why, 0) + int(a.dur_ns[kernels[a.name[kernels] == i]].sum())
-    return out
-
-
-def _size(what: _What) -> int:
-    """Ranks that a call needs; 0 where nothing tells."""
-    return (what.ranks or 0) if isinstance(what, Kernel) else max(what.group_size, max(what.ranks, default=-1) + 1)
 
 
 def placed(cluster: Cluster, size: int, ranks: tuple[int, ...]) -> Cluster:
@@ -192,6 +157,19 @@ def placed(cluster: Cluster, size: int, ranks: tuple[int, ...]) -> Cluster:
         return replace(cluster, nodes=-(-size // gpus), gpus_per_node=min(size, gpus))
     of_node = np.bincount(np.array(ranks) // gpus)
     return replace(cluster, nodes=int((of_node > 0).sum()), gpus_per_node=int(of_node.max()))
+
+
+def _all_reduce(direct: Direct, cluster: Cluster) -> _Answer:
+    from sublight.comm.expect import expect
+
+    where = placed(cluster, direct.message.group, ())
+    try:
+        expected = expect(direct.message, where, dtype=direct.form, kind=direct.kind)
+    except InputError as error:
+        return str(error)
+    expected = replace(expected, notes=("custom all-reduces: of the kernel alone, as under CUDA graphs",))
+    words = f"{direct.kind} {_bytes(direct.message.nbytes)} {direct.form}"
+    return "all_reduce", words, where, expected, bus_bytes(direct.message) or 0.0
 
 
 def _collective(record: Collective, cluster: Cluster) -> _Answer:
