@@ -25,7 +25,7 @@ from sublight.comm.bus import bus_bytes
 from sublight.comm.expect import expect
 from sublight.comm.expect.contention import MEASURED_HIGH, MEASURED_LOW, beside
 from sublight.comm.expect.custom import shipped as custom_shipped
-from sublight.comm.expect.protocol import Box, protocol
+from sublight.comm.expect.protocol import Box, protocols
 from sublight.comm.expect.rails import FUNCTIONS, across, cost, shipped, width
 from sublight.comm.expect.verdict import FASTER, INSIDE, SLOWER, judged, link_of
 from sublight.comm.expect.wire import wire_bytes
@@ -83,7 +83,7 @@ def test_nccl_switches_between_nodes_where_its_own_model_does() -> None:
         gpus, hopper = int(row["gpus_per_node"]), row["system"] == "h100"
         box = Box(gpus, int(row["nodes"]), gpus, 400.0 if hopper else 200.0, 90 if hopper else 80, 18 if hopper else 12,
                   True, "GenuineIntel" if hopper else "AuthenticAMD")
-        taken = protocol(row["coll"], int(row["bytes"]), box, dtype="fp16")
+        taken = protocols(row["coll"], int(row["bytes"]), box, dtype="fp16")[0]
         if (taken.algorithm, taken.protocol) != (row["algo"], row["proto"]):
             wrong.append(row)
     assert len(rows) == 825

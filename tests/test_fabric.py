@@ -169,7 +169,7 @@ def test_the_exchanges_of_the_h800_trace_have_an_expected_time() -> None:
     assert not found.refused
     assert {(row.what, row.count, row.nodes, row.ranks) for row in found.rows} == {
         ("combine", 8, 8, 64), ("dispatch", 4, 8, 64), ("dispatch (cached)", 4, 8, 64)}
-    assert 0.5 * measured < low < most < high < measured
+    assert 0.4 * measured < low < most < high < measured
     for said in ("tokens 4096", "top-k 8", "hidden 7168", "at most 4 nodes"):
         assert any(said in line for line in found.assumptions)
 

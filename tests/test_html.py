@@ -106,7 +106,7 @@ def ranks(folder: Path, count: int) -> Explanation:
 
 def test_sections_in_order(plain: str) -> None:
     assert [h.split(" ")[0] for h in Page(plain).inside["h3"]] == [
-        "Where", "Timeline", "Findings", "What", "Replay", "What", "Kernels", "Steps", "The"]
+        "Where", "Timeline", "Findings", "What", "Replay", "What", "Communication", "Kernels", "Steps", "The"]
 
 
 def test_bars_sum_to_the_window_and_each_begins_where_the_last_ended(plain: str) -> None:

@@ -261,7 +261,7 @@ def transfer(exchange: Exchange, cluster: Cluster) -> tuple[float, tuple[str, ..
         steps.append((0.10, f"{cluster.fabric} instead of infiniband"))
     fitted = 4 if exchange.mode in SPREADING else 8
     if exchange.nodes > fitted:
-        steps.append((0.05 * math.log2(exchange.nodes / 4),
+        steps.append(((0.2 if exchange.mode in SPREADING else 0.05) * math.log2(exchange.nodes / 4),
                       f"{exchange.nodes} nodes: more than the {fitted} that were fitted"))
     if exchange.mode == "low-latency" and exchange.nodes > 1 and exchange.tokens > MOST_TOKENS:
         steps.append((0.05 * math.log2(exchange.tokens / MOST_TOKENS),

@@ -49,14 +49,15 @@ class Protocol:
 
 
 @cache
-def protocol(function: str, nbytes: int, box: Box, *, dtype: str) -> Protocol:
-    """NCCL's choice for a message. Raises InputError where NCCL has none."""
+def protocols(function: str, nbytes: int, box: Box, *, dtype: str) -> tuple[Protocol, ...]:
+    """What NCCL may take for a message, its choice first. Raises InputError where NCCL has none."""
     from sublight.comm.nccl.choice import choose
 
     model = _model(box)
-    best = choose(model, function, nbytes, dtype=dtype).best
-    line = model.lines[function, best.algorithm, best.protocol]
-    return Protocol(best.algorithm, best.protocol, float(line.latency_us) * 1e-6, nbytes / (best.bandwidth * 1e9))
+    ranked = [c for c in choose(model, function, nbytes, dtype=dtype).ranked if c.time_us is not None]
+    return tuple(Protocol(c.algorithm, c.protocol,
+                          float(model.lines[function, c.algorithm, c.protocol].latency_us) * 1e-6,
+                          nbytes / (c.bandwidth * 1e9)) for c in ranked)
 
 
 def chain_latency_s(protocol: str, box: Box) -> float:

@@ -22,7 +22,7 @@ from typing import Any
 from sublight.cluster import Cluster
 from sublight.comm.bus import bus_bytes
 from sublight.comm.expect.inside import in_box, inside_s, kind_of
-from sublight.comm.expect.protocol import Box, chain_latency_s, protocol
+from sublight.comm.expect.protocol import Box, Protocol, chain_latency_s, protocols
 from sublight.comm.expect.wire import inside_bytes, wire_bytes
 from sublight.comm.expected import Expected
 from sublight.errors import InputError
@@ -39,6 +39,7 @@ MEASURED_GBIT, MEASURED_DOMAINS, MEASURED_RANKS = 400.0, 10, 80
 SMALLEST = 32 << 20                      # bytes; nothing smaller was measured between nodes
 UNKNOWN = 256 << 10                      # bytes; from here down latency is as unknown as it gets, see `_unknown`
 CROWDED = 8                              # ports of a domain that are busy at once
+DOUBTFUL = 1.5                           # times slower than another algorithm: the interval reaches down to that one
 OVERLAP = 6.0                            # exponent that joins network and NVLink where both are busy, see `moving`
 
 
@@ -124,16 +125,29 @@ def _near(gpus: int, of_gpus: int, nics: int) -> int:
     return gpus * nics // of_gpus if nics >= of_gpus else min(nics, gpus)
 
 
-def cost(message: Message, cluster: Cluster, *, dtype: str, rails: Rails) -> Cost:
-    """The parts of a collective between domains. Raises InputError for a collective that is not known."""
+def costs(message: Message, cluster: Cluster, *, dtype: str, rails: Rails) -> tuple[Cost, ...]:
+    """The parts of a collective between domains, by each algorithm and protocol, that of NCCL's choice first. Raises
+    InputError for a collective that is not known."""
     box = box_of(cluster)
     name = message.collective
     if name in PEER_TO_PEER:
-        return _peer_to_peer(message, cluster, box, rails)
+        return (_peer_to_peer(message, cluster, box, rails),)
     if name not in FUNCTIONS:
         known = ", ".join([*FUNCTIONS, *PEER_TO_PEER])
         raise InputError(f"no expected time of '{name}' between nodes; expected one of {known}")
-    taken = protocol(FUNCTIONS[name], message.nbytes, box, dtype=_nccl_type(name, dtype))
+    candidates = protocols(FUNCTIONS[name], message.nbytes, box, dtype=_nccl_type(name, dtype))
+    return tuple(_collective(message, cluster, box, taken, dtype=dtype, rails=rails) for taken in candidates)
+
+
+def cost(message: Message, cluster: Cluster, *, dtype: str, rails: Rails) -> Cost:
+    """The parts of a collective by what NCCL takes for it. Raises InputError as `costs` does."""
+    return costs(message, cluster, dtype=dtype, rails=rails)[0]
+
+
+def _collective(
+    message: Message, cluster: Cluster, box: Box, taken: Protocol, *, dtype: str, rails: Rails,
+) -> Cost:
+    name = message.collective
     ring = taken.algorithm in ("Ring", "PAT")
     payload = PAYLOAD[taken.protocol]
     wire = wire_bytes(message, box.domains, ring=ring) / payload
@@ -229,7 +243,7 @@ def across(message: Message, cluster: Cluster, *, dtype: str = "bf16", rails: Ra
     Raises InputError for a collective that is not known or a cluster that has no way out.
     """
     constants = rails or shipped()
-    found = cost(message, cluster, dtype=dtype, rails=constants)
+    found, *others = costs(message, cluster, dtype=dtype, rails=constants)
     extra, basis, notes = transfer(message, cluster)
     half = width(found, constants, extra=extra)
     seconds = found.seconds
@@ -237,7 +251,12 @@ def across(message: Message, cluster: Cluster, *, dtype: str = "bf16", rails: Ra
     terms = {"base latency": found.latency_s, inside: found.nvlink_s, "rail": found.rail_s, "spine": found.spine_s}
     terms = {name: value for name, value in terms.items() if value}
     said = (f"NCCL's model takes {found.name}",) if found.name != PEERS else ()
-    return Expected(seconds, seconds * math.exp(-half), seconds * math.exp(half), terms,
+    low = seconds * math.exp(-half)
+    quickest = min(others, key=lambda other: other.seconds, default=found)
+    if quickest.seconds * DOUBTFUL < seconds:        # another version of NCCL, or a tuner, may choose otherwise
+        low = min(low, quickest.seconds * math.exp(-half))
+        said = (*said, f"by these constants {quickest.name} would take {quickest.seconds / seconds:.0%} of that")
+    return Expected(seconds, low, seconds * math.exp(half), terms,
                     max(terms, key=lambda name: terms[name]), f"{constants.source}{basis}", (*said, *notes))
 
 
