@@ -73,7 +73,7 @@ def _verdict(view: View, findings: tuple[Located, ...]) -> str:
     if len(groups) > 2:
         said.append(f"{len(groups) - 2} more groups or rails")
     if pairs:
-        said.append(f"{count(pairs, 'slow pairs')} of healthy nodes")
+        said.append(f"{count(pairs, 'slow pairs')} of nodes that are healthy there")
     said += [_short(f) for f in findings if f.finding.code in ("SL504", "SL508")][:2]
     failed = next((f for f in findings if f.finding.code == "SL506"), None)
     if failed is not None and view.failures:
