@@ -1,7 +1,7 @@
 """Fit the constants of expected times across nodes and of expert parallelism, and print how well they predict.
 
-    python bench/fit_rails.py --data ../shared/data/comm            # the scoreboard
-    python bench/fit_rails.py --data ../shared/data/comm --write    # and sublight/catalog/comm/{rails,experts}.toml
+    python bench/fit_rails.py --data DIR            # the scoreboard
+    python bench/fit_rails.py --data DIR --write    # and sublight/catalog/comm/{rails,experts}.toml
 
 Data: nccl-tests logs of ten nodes (github.com/xxrjun/nccl-tests-cluster, 455de4f8), DeepEP and NVL72 tables of
 AIConfigurator (Apache-2.0), nccl-tests figures of github.com/coreweave/nccl-tests README (cb865533). What is held out
