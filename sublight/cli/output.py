@@ -57,6 +57,18 @@ def progress() -> Iterator[Callable[[str, int], None] | None]:
         yield report
 
 
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Shows that something is at work whose end nobody can tell, on standard error and only on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
 def say_speed(events: int, text_bytes: int, since: float) -> None:
     """What reading cost, on standard error and only on a terminal."""
     if not sys.stderr.isatty():

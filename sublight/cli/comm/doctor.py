@@ -60,7 +60,9 @@ def run(options: argparse.Namespace) -> int:
         if read.not_read:
             print(f"sublight: {read.not_read} other file{'s' if read.not_read > 1 else ''} passed "
                   f"over", file=sys.stderr)
-    write(diagnose(results, node=node), options.format, options.output)
+    with output.working("looking for faults"):
+        diagnosis = diagnose(results, node=node)
+    write(diagnosis, options.format, options.output)
     return 0
 
 

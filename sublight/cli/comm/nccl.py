@@ -133,7 +133,8 @@ def model_of(job: Job, environment: Mapping[str, str]) -> Model:
     from sublight.comm.nccl.graph import graphs
 
     read(environment)                                # names and values first, before the search
-    return model(graphs(job.tree, gpus=job.gpus, nodes=job.nodes, environment=environment), environment)
+    with output.working("searching NCCL's graphs"):              # seconds for boxes without NVSwitch
+        return model(graphs(job.tree, gpus=job.gpus, nodes=job.nodes, environment=environment), environment)
 
 
 def _against(here: Model, job: Job, environment: Mapping[str, str], texts: list[str], asked: Asked) -> Against:
