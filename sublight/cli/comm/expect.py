@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 EXCHANGES = ("dispatch", "combine")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
 FORMATS = ("table", "json", "md")
-MOST_SIZES = 64
 
 
 def add(commands: Any) -> None:
@@ -119,6 +117,7 @@ def _refuse_options(options: argparse.Namespace) -> None:
 
 
 def _collectives(options: argparse.Namespace, cluster: Cluster) -> list[Answer]:
+    from sublight.cli.comm.sizes import sizes
     from sublight.comm.bus import bus_bytes
     from sublight.comm.expect import expect
     from sublight.comm.expect.verdict import judged, link_of
@@ -127,7 +126,7 @@ def _collectives(options: argparse.Namespace, cluster: Cluster) -> list[Answer]:
 
     group, dtype, found = options.group or cluster.ranks, options.dtype or "bf16", []
     where = f"{options.on}, {group} ranks, {dtype}" + (f", {options.kind}" if options.kind else "")
-    for nbytes in sizes(options.bytes, "--bytes"):
+    for nbytes in sizes(options.bytes):
         message = Message(options.what, group, nbytes)
         expected = expect(message, cluster, dtype=dtype, kind=options.kind or "nccl", graph=not options.eager,
                           sms=options.sms)
@@ -137,13 +136,14 @@ def _collectives(options: argparse.Namespace, cluster: Cluster) -> list[Answer]:
 
 
 def _exchanges(options: argparse.Namespace, cluster: Cluster) -> list[Answer]:
+    from sublight.cli.comm.sizes import sizes
     from sublight.comm.expect import Exchange, Routing, expected_exchange
     from sublight.comm.expect.experts import printed_bytes
     from sublight.comm.expect.verdict import judged, link_of_exchange
     from sublight.show.expect import Answer
 
     found = []
-    for tokens in sizes(options.tokens, "--tokens"):
+    for tokens in sizes(options.tokens):
         exchange = Exchange(
             options.what, tokens, options.top_k, options.hidden, options.experts, cluster.ranks, cluster.domain,
             group_limit=options.group_limit, form=options.form, mode=options.mode or "normal", sms=options.sms,
@@ -177,38 +177,7 @@ def _with_verdicts(answers: list[Answer], measured: str | None, judged: Any) -> 
     return [replace(answer, judged=judged(answer.expected, value))]
 
 
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-RANGE = re.compile(r"([^:,]+):([^:,]+)(?::x(\d+))?")
 QUANTITY = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*(us|µs|ms|s|GB/s|MB/s|TB/s)")
-
-
-def sizes(text: str, option: str) -> Sequence[int]:
-    """Whole numbers: one, several after commas, or FIRST:LAST:xFACTOR; K, M, G and T are powers of 1024."""
-    from sublight.errors import InputError
-
-    if (span := RANGE.fullmatch(text.strip())) is not None:
-        first, last, factor = _size(span[1], option), _size(span[2], option), int(span[3] or 2)
-        if factor < 2 or last < first:
-            raise InputError(f"{option} {text}: expected FIRST:LAST:xFACTOR, LAST not below FIRST, FACTOR 2 or more")
-        found: list[int] = []
-        while first <= last and len(found) <= MOST_SIZES:
-            found.append(first)
-            first *= factor
-    else:
-        found = [_size(part, option) for part in text.split(",")]
-    if len(found) > MOST_SIZES:
-        raise InputError(f"{option} {text}: expected at most {MOST_SIZES} sizes")
-    return found
-
-
-def _size(text: str, option: str) -> int:
-    from sublight.errors import InputError
-
-    found = SIZE.fullmatch(text.strip())
-    value = 0.0 if found is None else float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")
-    if value < 1 or value != int(value) or value > 2**50:
-        raise InputError(f"{option}: '{text}' is no size; expected such as 4096, 64M, 1M,2M or 1K:1G:x4")
-    return int(value)
 
 
 def quantity(text: str) -> tuple[float, str]:

@@ -1,6 +1,6 @@
 """This file knows about sizes on a command line: 8K, 64M, 512:8G:x2.
 
-    >>> sizes("8K,1M:4M:x2")
+    >>> sizes("8K,1M:4M")
     (8192, 1048576, 2097152, 4194304)
 """
 
@@ -25,14 +25,15 @@ def size(text: str) -> int:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Every size of a list: sizes and ranges FROM:TO:xFACTOR or FROM:TO:+STEP between commas."""
+    """Every size of a list: sizes and ranges FROM:TO:xFACTOR (x2 where no step is named) or FROM:TO:+STEP, between
+    commas. Raises InputError for what is none."""
     found: list[int] = []
     for piece in filter(None, text.split(",")):
         parts = piece.split(":")
         if len(parts) == 1:
             found.append(size(piece))
-        elif len(parts) == 3 and parts[2][:1] in ("x", "+"):
-            found += _range(size(parts[0]), size(parts[1]), parts[2], piece)
+        elif len(parts) == 2 or (len(parts) == 3 and parts[2][:1] in ("x", "+")):
+            found += _range(size(parts[0]), size(parts[1]), parts[2] if len(parts) == 3 else "x2", piece)
         else:
             raise InputError(f"'{piece}' is no size and no range; expected 8K or FROM:TO:xFACTOR such as 512:8G:x2")
         if len(found) > MOST:
