@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import shared
+from conftest import loaded, shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,13 +26,7 @@ LOW = replace(V3, tokens=128, group_limit=None, mode="low-latency")
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    path = Path(__file__).parent.parent / "bench/fit_rails.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(Path(__file__).parent.parent / "bench/fit_rails.py")
 
 
 # ---- what a token touches

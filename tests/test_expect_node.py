@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import shared
+from conftest import loaded, shared
 
 from sublight.bound import link_bytes
 from sublight.comm.bus import bus_bytes
@@ -224,13 +223,7 @@ def test_an_answer_takes_milliseconds_and_needs_no_scipy() -> None:
 
 @cache
 def bench() -> ModuleType:
-    path = Path(__file__).parent.parent / "bench/fit_collectives.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(Path(__file__).parent.parent / "bench/fit_collectives.py")
 
 
 @cache

@@ -7,16 +7,14 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import math
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import shared
+from conftest import loaded, shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,13 +39,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
     """The program that fits the constants: what it scores is what is shipped."""
-    path = Path(__file__).parent.parent / "bench/fit_rails.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(Path(__file__).parent.parent / "bench/fit_rails.py")
 
 
 @pytest.mark.heavy
