@@ -93,7 +93,6 @@ USUAL = {
     "b200": "hgx-b200", "b300": "hgx-b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72", "l40s": "pcie-l40s",
     "rtx-pro-6000": "pcie-rtx-pro-6000", "h100-pcie": "pcie-h100", "a100-pcie": "pcie-a100", "l4": "pcie-l4",
 }
-OPTIONS = ("fabric", "layout", "nodes_per_leaf", "oversubscription", "nics")
 MOST_NODES = 1 << 20
 
 

@@ -41,11 +41,8 @@ def run(options: argparse.Namespace) -> int:
     measured = calibrate(seconds=options.seconds, progress=tell)
     check_noise(measured, options.max_spread)
     text = toml(measured)
-    if options.output is None:
-        sys.stdout.write(text)
-    else:
-        with output.replaced(options.output) as file:
-            file.write(text)
+    output.write_text(text, options.output)
+    if options.output is not None:
         print(f"{measured.cpu.title}: written to {options.output}", file=sys.stderr)
     return 0
 

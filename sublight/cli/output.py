@@ -143,6 +143,15 @@ def _whole(explanation: Explanation, form: str) -> str:
     return markdown(explanation)
 
 
+def write_text(text: str, path: str | None) -> None:
+    """To standard output, or to a file that is replaced only when all of it was written."""
+    if path is None:
+        sys.stdout.write(text)
+        return
+    with replaced(path) as file:
+        file.write(text)
+
+
 @contextmanager
 def replaced(path: str) -> Iterator[Any]:
     """A file that takes the place of `path` only when it was written whole."""

@@ -92,12 +92,7 @@ def write(diagnosis: Diagnosis, form: str, path: str | None) -> None:
         with output.replaced(path) as file:
             print_diagnosis(diagnosis, output.console(file=file))
         return
-    text = _text(diagnosis, form)
-    if path is None:
-        sys.stdout.write(text)
-    else:
-        with output.replaced(path) as file:
-            file.write(text)
+    output.write_text(_text(diagnosis, form), path)
 
 
 def _text(diagnosis: Diagnosis, form: str) -> str:

@@ -87,11 +87,7 @@ def run(options: argparse.Namespace) -> int:
         text = json.dumps(document(answers), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     else:
         text = markdown(answers)
-    if options.output is None:
-        print(text, end="")
-    else:
-        with output.replaced(options.output) as file:
-            file.write(text)
+    output.write_text(text, options.output)
     return 0
 
 

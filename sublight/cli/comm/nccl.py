@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,17 +81,8 @@ def run(options: argparse.Namespace) -> int:
     here = model_of(job, environment)
     against = _against(here, job, environment, options.against, asked) if options.against else None
     logged = _logged(here, options.log, environment, asked) if options.log else None
-    write(shown(here, asked, against, logged, options.format), options.output)
+    output.write_text(shown(here, asked, against, logged, options.format), options.output)
     return 0
-
-
-def write(text: str, path: str | None) -> None:
-    """To standard output, or to a file that is replaced only when all of it was written."""
-    if path is None:
-        sys.stdout.write(text)
-        return
-    with output.replaced(path) as file:
-        file.write(text)
 
 
 def job_of(text: str, nodes: int | None, gpus: int | None) -> Job:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sublight.cli import output
-from sublight.cli.comm.nccl import write
 from sublight.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
                          "NCCL_TOPO_DUMP_FILE writes them")
     more = "" if len(boxes) == 1 else f" of {len(boxes)} hosts: the first is drawn, all are checked"
     text = shown(boxes[0], fabric, lint_all(boxes), title + more, options.format)
-    write(text, options.output)
+    output.write_text(text, options.output)
     return 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sublight.cli import output
-from sublight.cli.comm.nccl import add_job, write
+from sublight.cli.comm.nccl import add_job
 from sublight.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         runs = _as_nccl_counts(_runs(options.runs), model, hosts)
     text = _rows(options, model, runs) if options.emit else _regret(options, model, runs)
-    write(text, options.output)
+    output.write_text(text, options.output)
     return 0
 
 
@@ -103,7 +103,7 @@ def _lint(options: argparse.Namespace) -> int:
     text = _text(options.lint)
     found = lint(text, _model(options)[0])
     rows = sum(1 for line in text.splitlines() if line.strip() and not line.startswith("#"))
-    write(mistakes(found, rows, options.format), options.output)
+    output.write_text(mistakes(found, rows, options.format), options.output)
     return 1 if any(mistake.wrong for mistake in found) else 0
 
 
