@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sublight.work import Message
 
@@ -30,3 +31,6 @@ class Result:
     variant: str = ""                    # "in-place", "out-of-place", "dispatch", "combine", …
     failure: str | None = None
     source: str = ""                     # the file's name without its folders
+    low: float | None = None             # of a prediction: an 80 % interval of the mean (samples hold one value)
+    high: float | None = None
+    percentiles: Mapping[float, float] = field(default_factory=dict)     # of the distribution: {50: …, 99: …}

@@ -1,0 +1,1 @@
+"""Predict: model + workload + plan + cluster -> a Trace and a Result, with intervals."""
