@@ -1,4 +1,4 @@
-"""This file knows about the machine that a prediction is for: a cluster, the library whose kernels run, and what-ifs."""
+"""This file knows about the machine of a prediction: a cluster, the library whose kernels run, and what-ifs."""
 
 from __future__ import annotations
 
