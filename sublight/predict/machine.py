@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 from sublight.cluster import Cluster, parse
 from sublight.device import Device
@@ -28,6 +30,11 @@ class Machine:
     @property
     def device(self) -> Device:
         return self.cluster.node.device
+
+    @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What was worked out for this machine: times by operator, constants by name. A what-if starts an empty one."""
+        return {}
 
     def factor(self, rate: str) -> float:
         return self.faster.get(rate, 1.0)

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
+from sublight import ops
 from sublight.bound import bound
 from sublight.ops.op import Op
 from sublight.predict.machine import Machine
 from sublight.predict.optime import OpTime, combined
 
-__all__ = ["op_time"]
+__all__ = ["FAMILIES", "op_time"]
+
+# Which file knows the time of which operators: each has `time(op, where) -> OpTime`.
+FAMILIES: tuple[tuple[str, tuple[type[Op], ...]], ...] = (
+    ("gemm", (ops.Gemm, ops.ScaledGemm)),
+    ("small", (ops.Normalisation, ops.Elementwise, ops.Gather, ops.Rotary, ops.CacheWrite, ops.Reduction, ops.Softmax,
+               ops.CrossEntropy, ops.NegativeLogLikelihood, ops.Routing, ops.Permute, ops.OptimizerStep)),
+    ("collective", (ops.Communication,)),
+    ("attention", (ops.Attention,)),                                # latent attention too
+    ("index", (ops.IndexScores,)),
+    ("experts", (ops.Experts, ops.GroupedGemm)),
+    ("recurrent", (ops.Recurrence, ops.ShortConvolution)),
+)
+KEPT = 200_000                           # times that a machine remembers, at most
 
 GENERIC_FIXED = 3e-6
 GENERIC_EFFICIENCY = 0.75
@@ -16,11 +35,25 @@ GENERIC_EFFICIENCY = 0.75
 def op_time(op: Op, where: Machine) -> OpTime:
     """What one call of an operator should take on a machine. Raises InputError where the device's limits do not know
     its number format."""
-    return _generic(op, where)
+    known = where.memo.get(op)
+    if known is None:
+        if len(where.memo) > KEPT:
+            where.memo.clear()
+        known = where.memo[op] = _family(type(op))(op, where)
+    return known
 
 
-def _generic(op: Op, where: Machine) -> OpTime:
-    """Until a family has constants: a fixed part, and a share of every peak."""
+@cache
+def _family(kind: type[Op]) -> Callable[[Op, Machine], OpTime]:
+    for name, kinds in FAMILIES:
+        if kind in kinds and find_spec(f"{__name__}.{name}"):
+            timer: Callable[[Op, Machine], OpTime] = import_module(f"{__name__}.{name}").time
+            return timer
+    return generic
+
+
+def generic(op: Op, where: Machine) -> OpTime:
+    """Where no family has constants: a fixed part, and a share of every peak."""
     least = bound(op.work(), where.device.limits)
     terms: dict[str, float] = {}
     for name, seconds in (least.terms if least else {}).items():
