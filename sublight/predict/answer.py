@@ -1,0 +1,110 @@
+"""This file knows about the answer to "is this number normal?": an estimate, the steps it is made of, the memory, what
+each rate is worth, and the same under a what-if."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sublight.models import Batch, Model, Split
+from sublight.plan import Disaggregated, Job, Plan, Serving, Traffic, Training, Workload
+from sublight.predict.estimate import Estimate
+from sublight.predict.machine import Machine
+from sublight.predict.memory import Ledger
+from sublight.predict.step import StepTime
+
+SHOWN_RATES = {"memory": "HBM", "tensor": "tensor rate", "vector": "other compute", "nvlink": "NVLink", "nic": "NIC",
+               "fixed": "fixed costs"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Everything that `sublight predict` shows."""
+
+    model: Model
+    plan: Plan
+    workload: Workload
+    where: Machine
+    estimate: Estimate
+    steps: Mapping[str, StepTime]        # "prefill", "decode" or "training": one typical step each
+    memory: Mapping[str, Ledger]         # by role ("GPU", "prefill", "decode", "stage 0" …)
+    faster: Mapping[str, float] = field(default_factory=dict)        # of the what-if: rate -> factor
+    whatif: Estimate | None = None       # the estimate with those rates
+    whatif_steps: Mapping[str, StepTime] | None = None
+    notes: tuple[str, ...] = ()
+
+    def elasticity(self, step: str) -> dict[str, float]:
+        """Per cent of a step's time for one per cent of each rate: they sum to -1."""
+        shares = self.steps[step].shares
+        return {name: -shares.get(rate, 0.0) for rate, name in SHOWN_RATES.items()}
+
+
+def answer(
+    model: Model, plan: Plan, workload: Workload, where: Machine, *, faster: Mapping[str, float] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Answer:
+    """Predict, without and with the what-if's rates.
+
+    Raises InputError where the plan is not valid, or plan and workload are not of one kind.
+    """
+    other = replace(where, faster={**where.faster, **faster}) if faster else None
+    estimate = _estimate(model, plan, workload, where)
+    return Answer(
+        model, plan, workload, where, estimate, typical_steps(model, plan, workload, where),
+        _memory(model, plan, workload, where), dict(faster or {}),
+        None if other is None else _estimate(model, plan, workload, other),
+        None if other is None else typical_steps(model, plan, workload, other), notes,
+    )
+
+
+def _estimate(model: Model, plan: Plan, workload: Workload, where: Machine) -> Estimate:
+    if isinstance(plan, Training):
+        assert isinstance(workload, Job)
+        from sublight.predict import training
+
+        return training.estimate(model, plan, workload, where)
+    assert isinstance(workload, Traffic)
+    from sublight.predict import serving
+
+    return serving.estimate(model, plan, workload, where)
+
+
+def _memory(model: Model, plan: Plan, workload: Workload, where: Machine) -> dict[str, Ledger]:
+    if isinstance(plan, Training):
+        assert isinstance(workload, Job)
+        from sublight.predict.training.memory import training_memory
+
+        last = plan.pp - 1
+        stages = {"stage 0": 0} if last == 0 else {"stage 0": 0, f"stage {last}": last}
+        return {name: training_memory(model, plan, workload, where, stage=stage) for name, stage in stages.items()}
+    from sublight.predict.memory import serving_memory
+
+    if isinstance(plan, Disaggregated):
+        return {"prefill": serving_memory(model, plan.prefill, where),
+                "decode": serving_memory(model, plan.decode, where)}
+    return {"GPU": serving_memory(model, plan, where)}
+
+
+def typical_steps(model: Model, plan: Plan, workload: Workload, where: Machine) -> dict[str, StepTime]:
+    """One prefill of a whole prompt (or of a token budget) and one decode step of the mean batch; or a training step's
+    first stage."""
+    if isinstance(plan, Training):
+        assert isinstance(workload, Job)
+        from sublight.predict import training
+
+        return {"training": training.typical_step(model, plan, workload, where)}
+    assert isinstance(workload, Traffic)
+    from sublight.predict import serving
+
+    return serving.typical_steps(model, plan, workload, where)
+
+
+def split_of(plan: Serving) -> Split:
+    """How the ranks of one instance share the model."""
+    return Split(tp=plan.tp, ep=plan.ep, pp=plan.pp, dp=plan.dp, imbalance=min(plan.imbalance, plan.ep))
+
+
+def decode_batch(traffic: Traffic, batch: float, *, context: int | None = None) -> tuple[Batch, ...]:
+    """Of so many sequences, halfway through their answers."""
+    seen = traffic.isl + traffic.osl // 2 if context is None else context
+    return (Batch(max(1, round(batch)), 1, seen, decode=True),)
