@@ -67,6 +67,17 @@ def step_ops(
     return tuple((label, op, count) for (label, op), count in counted.items())
 
 
+def ordered_ops(
+    model: Model, step: tuple[Batch, ...], split: Split | None = None, *, drafts: int = 0,
+) -> Iterator[Labelled]:
+    """The operators of step_ops one by one, in the order in which a rank does them."""
+    split = split or Split()
+    yield from _into(model, step, split)
+    for index in split.layers(len(model.layers)):
+        yield from layer_ops(model.layers[index], model.width, step, split)
+    yield from _out_of(model, step, split, drafts)
+
+
 def _pieces_of_stage(
     model: Model, step: tuple[Batch, ...], split: Split,
 ) -> Iterator[tuple[Iterator[Labelled], int]]:
