@@ -117,7 +117,7 @@ def test_attention_of_a_decode_reads_the_cache() -> None:
     """Llama 3.1 8B, tp 2: 64 sequences of 4,096 cached tokens and a new one, 4 of 8 key heads on a rank."""
     [(op, count)] = attention(ops(named("meta-llama/Llama-3.1-8B"), phase="decode", batch=64, context=4096, tp=2))
     assert count == 32
-    assert op == Attention(64 * 4097, 64, 64 * 4097, 16, 4, 128, 128)
+    assert op == Attention(64 * 4097, 64, 64 * 4097, 16, 4, 128, 128, sequences=64)
 
 
 def test_latent_attention_is_absorbed_in_decode_and_unfolded_in_prefill() -> None:

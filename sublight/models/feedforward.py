@@ -15,6 +15,7 @@ from sublight.models.block import Block, Labelled, Weight, all_reduce, divided, 
 from sublight.models.formats import BF16, NumberFormat
 from sublight.models.step import Batch, Split
 from sublight.ops import Communication, Elementwise, Experts, Gather, Routing
+from sublight.ops.moe import Mixture as Whole
 from sublight.ops.op import Operand
 
 
@@ -189,4 +190,5 @@ class Mixture(Block):
         return Experts(
             tokens, top_k, max(used(local, pairs), min(local, top_k)), self._into(), inner, self.form.activations,
             self.form.weights, self.form.per_scale_byte, gated=self.is_gated,
+            whole=Whole(everyone, self.top_k, self.experts, split.ep),
         )

@@ -111,13 +111,15 @@ class GroupedAttention(Block):
             yield "attention.all_reduce", all_reduce(t, self.width, split.tp)
 
     def _attend(self, batch: Batch, heads: int, kv: int) -> Attention:
+        most = None
         if self.indexer:
             most = self.indexer.block * self.indexer.chosen
             pairs, keys = batch.pairs(window=most), batch.chosen(most)
         else:
             pairs = batch.pairs(window=self.window, chunk=self.chunk)
             keys = batch.keys(window=self.window, chunk=self.chunk)
-        return Attention(pairs, batch.rows, keys, heads, kv, self.d_qk, self.d_v, kv=self.kv)
+        return Attention(pairs, batch.rows, keys, heads, kv, self.d_qk, self.d_v, kv=self.kv,
+                         sequences=batch.sequences, window=self.window or self.chunk, chosen=most)
 
     def _index(self, batch: Batch, index: BlockIndexer, split: Split) -> Iterator[Labelled]:
         heads = copied(index.heads, split.tp, "heads of the indexer")

@@ -122,7 +122,7 @@ class LatentAttention(Block):
     def _unfolded(self, batch: Batch, heads: int) -> Iterator[Labelled]:
         yield "attention.kv_b", product(batch.seen, heads * (self.nope + self.d_v), self.kv_rank, self.kv_b)
         yield "attention.prefill", Attention(batch.pairs(), batch.rows, batch.keys(), heads, heads,
-                                             self.nope + self.rope, self.d_v)
+                                             self.nope + self.rope, self.d_v, sequences=batch.sequences)
 
     def _absorbed(self, batch: Batch, heads: int) -> Iterator[Labelled]:
         """The unfolding matrices are multiplied in 16 bits, head by head."""
@@ -132,7 +132,7 @@ class LatentAttention(Block):
         yield "attention.absorb_q", Gemm(batch.rows, self.kv_rank, self.nope, batch=heads)
         yield f"attention.{phase}", Attention(
             batch.pairs(window=most), batch.rows, keys, heads, 1, self.kv_rank + self.rope, self.kv_rank, kv=self.kv,
-            kv_width=self.kv_rank + self.rope)
+            kv_width=self.kv_rank + self.rope, sequences=batch.sequences, chosen=most)
         yield "attention.absorb_v", Gemm(batch.rows, self.d_v, self.kv_rank, batch=heads)
 
     def _index(self, batch: Batch, index: Indexer) -> Iterator[Labelled]:

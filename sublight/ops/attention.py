@@ -51,6 +51,9 @@ class Attention(Op):
     backward: bool = False
     mask: Operand | None = None          # an explicit mask or bias, read
     inferred: bool = False               # that no window narrows it is not recorded
+    sequences: int | None = None         # equally long ones; None: it is not said how the tokens fall to sequences
+    window: int | None = None            # keys that a mask leaves a query at most
+    chosen: int | None = None            # keys of its own choice that each query reads at most (sparse attention)
 
     @classmethod
     def dense(
@@ -62,7 +65,7 @@ class Attention(Op):
         return cls(
             pairs=batch * unmasked_pairs(q_length, kv_length, causal=causal), q_tokens=batch * q_length,
             kv_tokens=batch * kv_length, heads=heads, kv_heads=kv_heads, d_qk=d_qk, d_v=d_v, q=form, kv=form, out=form,
-            math=math, backward=backward, mask=mask,
+            math=math, backward=backward, mask=mask, sequences=batch,
         )
 
     def work(self) -> Work:

@@ -47,6 +47,16 @@ class Permute(Op):
 
 
 @dataclass(frozen=True, slots=True)
+class Mixture:
+    """The whole layer that the experts of a rank are a part of: what its router sees."""
+
+    tokens: int                          # of all ranks that share the experts
+    top_k: int
+    experts: int
+    groups: int = 1                      # of experts; a rank holds one
+
+
+@dataclass(frozen=True, slots=True)
 class Experts(Op):
     """A gated feed-forward layer of experts: up and gate (width -> 2·inner), activation, down (inner -> width).
 
@@ -66,6 +76,7 @@ class Experts(Op):
     tokens_form: str = "bf16"            # of what goes in and out
     gated: bool = True
     inferred: bool = False
+    whole: Mixture | None = None         # None: it is not said which layer this is a part of
 
     def work(self) -> Work:
         rows, into = self.tokens * self.top_k, self.inner * (2 if self.gated else 1)

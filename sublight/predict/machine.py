@@ -26,6 +26,8 @@ class Machine:
     version: str | None = None
     faster: Mapping[str, float] = field(default_factory=dict)
     tables: bool = True                  # measured tables are used where they are installed
+    routing: str | tuple[float, ...] = "power_law_1.01"   # how rows fall to experts; a tuple: shares of the experts
+    cold: bool = True                    # caches hold other layers' data when an operator starts, unlike a benchmark's
 
     @property
     def device(self) -> Device:
