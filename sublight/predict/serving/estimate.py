@@ -1,0 +1,150 @@
+"""This file knows about a serving estimate: a model, a plan and traffic become figures with intervals and a limiter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp
+
+from sublight.errors import InputError
+from sublight.models import Batch, Model
+from sublight.plan import Disaggregated, Serving, Traffic
+from sublight.predict.estimate import Estimate
+from sublight.predict.machine import Machine
+from sublight.predict.serving.admission import kv_tokens
+from sublight.predict.serving.closed_form import Means, closed_form
+from sublight.predict.serving.correction import Correction, correction
+from sublight.predict.serving.host import Rules, engine, rules
+from sublight.predict.serving.loop import Run, count_of, requests, simulate
+from sublight.predict.serving.pace import Pace, pace, split
+from sublight.predict.step import step_time
+from sublight.result import Result
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+
+
+def estimate(model: Model, plan: Serving | Disaggregated, traffic: Traffic, where: Machine, *, simulate: bool = True,
+             family: str | None = None) -> Estimate:
+    """Figures of a serving run: TTFT, TPOT, ITL, latency (s), tokens/s/GPU, tokens/s/user, requests/s.
+
+    simulate: run it step by step (percentiles too); else a closed form, ≤ 1 ms where the steps' surface is known.
+    family: constants that were fitted end to end are those that have seen no model of this family.
+    Raises InputError where the plan's ranks do not divide the model.
+    """
+    if isinstance(plan, Disaggregated):
+        raise InputError("disaggregated plans are not estimated yet")
+    return _aggregated(model, plan, traffic, where, simulate, family)
+
+
+def accepted_tokens(plan: Serving) -> float:
+    """Tokens of a sequence and decode step: one, and the guesses that hold, each only if those before it do."""
+    return sum(plan.acceptance ** i for i in range(plan.drafts + 1))
+
+
+def _aggregated(model: Model, plan: Serving, traffic: Traffic, where: Machine, by_steps: bool,
+                family: str | None) -> Estimate:
+    fixes = correction(plan.engine, where.device.key, family=family)
+    steps = pace(model, plan, where, engine(plan.engine).host, level=fixes.level)
+    limits = rules(plan)
+    share = _share(traffic, plan.replicas)
+    room = kv_tokens(model, plan, where, length=traffic.isl + traffic.osl, fraction=limits.memory_fraction) * plan.dp
+    means = closed_form(steps, limits, share, kv_tokens=room, accepted=accepted_tokens(plan))
+    run = _run(steps, limits, share, room, accepted_tokens(plan)) if by_steps else None
+    results = _results(means, run, fixes, traffic, plan)
+    shares = _shares(model, plan, where, means, steps)
+    limiter = "KV capacity" if _waits(means, run) else max(shares, key=lambda rate: shares[rate])
+    return Estimate(results, shares, limiter, fixes.basis, tuple(_notes(plan, traffic, means, room)))
+
+
+def _share(traffic: Traffic, replicas: int) -> Traffic:
+    """What one of the replicas sees."""
+    from dataclasses import replace
+
+    if replicas == 1:
+        return traffic
+    count = None if traffic.requests is None else max(1, traffic.requests // replicas)
+    if traffic.rate is not None:
+        return replace(traffic, rate=traffic.rate / replicas, requests=count)
+    return replace(traffic, concurrency=max(1, -(-(traffic.concurrency or 1) // replicas)), requests=count)
+
+
+def _run(steps: Pace, limits: Rules, share: Traffic, room: float, accepted: float) -> Run:
+    load = requests(share, count_of(share))
+    return simulate(steps, limits, load, users=share.concurrency, kv_tokens=room, accepted=accepted, burst=share.burst)
+
+
+def _waits(means: Means, run: Run | None) -> bool:
+    return means.waits > 0.2 * means.ttft if run is None else run.full > len(run.latency) / 10
+
+
+def _results(means: Means, run: Run | None, fixes: Correction, traffic: Traffic, plan: Serving) -> Mapping[str, Result]:
+    tpot = sum(run.tpot) / len(run.tpot) if run and run.tpot else means.tpot
+    raw = sum(run.ttft) / len(run.ttft) if run else means.ttft
+    ttft = fixes.scale * raw + fixes.steps * tpot + fixes.constant
+    osl = traffic.osl * (1 + traffic.shortest) / 2
+    latency = ttft + tpot * (osl - 1)
+    per_second = traffic.rate if traffic.rate is not None else (traffic.concurrency or 1) / latency
+    made = {
+        "TTFT": _result("TTFT", "s", ttft, fixes.ttft, _shifted(run.ttft, raw, ttft) if run else {}),
+        "TPOT": _result("TPOT", "s", tpot, fixes.tpot, _percentiles(run.tpot) if run else {}),
+        "ITL": _result("ITL", "s", tpot, fixes.tpot, _gap_percentiles(run.gaps) if run else {}),
+        "latency": _result("latency", "s", latency, _both(fixes, ttft, latency),
+                           _shifted(run.latency, raw, ttft) if run else {}),
+    }
+    low, high = _both(fixes, ttft, latency)
+    backwards = -high, -low
+    made["requests/s"] = _result("requests/s", "1/s", per_second, backwards, {})
+    made["tokens/s/GPU"] = _result("tokens/s/GPU", "tokens/s", per_second * osl / plan.gpus, backwards, {})
+    made["tokens/s/user"] = _result("tokens/s/user", "tokens/s", 1 / tpot, (-fixes.tpot[1], -fixes.tpot[0]), {})
+    return made
+
+
+def _both(fixes: Correction, ttft: float, latency: float) -> tuple[float, float]:
+    """Of a sum: its parts' intervals by their share."""
+    part = ttft / latency
+    return (part * fixes.ttft[0] + (1 - part) * fixes.tpot[0], part * fixes.ttft[1] + (1 - part) * fixes.tpot[1])
+
+
+def _result(name: str, unit: str, value: float, logs: tuple[float, float],
+            percentiles: Mapping[float, float]) -> Result:
+    return Result(name, unit, (value,), low=value * exp(logs[0]), high=value * exp(logs[1]), percentiles=percentiles)
+
+
+def _percentiles(values: Sequence[float]) -> dict[float, float]:
+    ordered = sorted(values)
+    return {p: ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))] for p in PERCENTILES} if ordered else {}
+
+
+def _shifted(values: Sequence[float], raw: float, corrected: float) -> dict[float, float]:
+    """Percentiles of a simulation, moved by what was added to its mean."""
+    return {p: value + corrected - raw for p, value in _percentiles(values).items()}
+
+
+def _gap_percentiles(gaps: Sequence[tuple[float, int]]) -> dict[float, float]:
+    total = sum(count for _, count in gaps)
+    out: dict[float, float] = {}
+    seen, wanted = 0, list(PERCENTILES)
+    for seconds, count in sorted(gaps):
+        seen += count
+        while wanted and total and seen >= wanted[0] / 100 * total:
+            out[wanted.pop(0)] = seconds
+    return out
+
+
+def _shares(model: Model, plan: Serving, where: Machine, means: Means, steps: Pace) -> Mapping[str, float]:
+    """Of a decode step in the middle of the run."""
+    each = max(1, round(means.b / plan.dp))
+    step = step_time(model, (Batch(each, steps.rows, max(1, round(means.length)), decode=True),), split(plan), where,
+                     drafts=plan.drafts)
+    host = steps.host.step + steps.host.sequence * each
+    total = step.seconds + host
+    shares = {rate: share * step.seconds / total for rate, share in step.shares.items()}
+    shares["fixed"] = shares.get("fixed", 0.0) + host / total
+    return shares
+
+
+def _notes(plan: Serving, traffic: Traffic, means: Means, room: float) -> list[str]:
+    notes = []
+    if traffic.concurrency and means.b < traffic.concurrency / plan.replicas * 0.99:
+        notes.append(f"room for {means.b:.0f} of {traffic.concurrency / plan.replicas:.0f} sequences at once "
+                     f"({room:,.0f} tokens of cache): the others wait")
+    return notes

@@ -1,0 +1,235 @@
+"""This file knows about a serving run step by step: who waits, who is admitted, who decodes; runs of decode steps are
+jumped over.
+
+A closed loop of users, arrivals at a rate, or given arrivals; lengths are drawn evenly, the same ones every time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import ceil, log
+
+from sublight.plan import Traffic
+from sublight.predict.serving.host import Rules
+from sublight.predict.serving.pace import Pace, Piece
+
+MOST_REQUESTS = 6000
+ROUNDS = 10                              # requests of a user, where the number is not given
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked: when (None: as soon as a user is free), tokens of the prompt, tokens of the answer."""
+
+    arrival: float | None
+    isl: int
+    osl: int
+    hit: int = 0                         # prompt tokens that the prefix cache holds
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of it, a value for each request in the order of completion, in seconds."""
+
+    ttft: tuple[float, ...]
+    tpot: tuple[float, ...]
+    latency: tuple[float, ...]
+    gaps: tuple[tuple[float, int], ...]  # seconds between two tokens, and how many such gaps
+    seconds: float
+    tokens: int
+    decode_seconds: float                # in steps without a prompt
+    busy: float                          # mean sequences that decode in a step
+    length: float                        # mean cached tokens of a decoding sequence
+    full: int                            # times that the cache was full, or so many sequences ran, that a prompt waited
+    preempted: int
+
+
+def requests(traffic: Traffic, count: int) -> list[Request]:
+    """Lengths by a low-discrepancy sequence (R2, of the plastic number): even, and the same every time."""
+    out = []
+    low = traffic.shortest
+    gap = 0.0
+    for i in range(count):
+        u, v, w = (0.5 + i * 0.7548776662466927) % 1, (0.5 + i * 0.5698402909980532) % 1, (0.5 + i * 0.6180339887) % 1
+        isl = max(1, round(traffic.isl * (low + (1 - low) * u)))
+        osl = max(1, round(traffic.osl * (low + (1 - low) * v)))
+        if traffic.rate is not None:
+            gap += -log(1 - w) / traffic.rate                    # of a Poisson process
+        out.append(Request(None if traffic.rate is None else gap, isl, osl, int(isl * traffic.prefix_hit)))
+    return out
+
+
+def count_of(traffic: Traffic) -> int:
+    """Requests of the run that is simulated."""
+    if traffic.requests is not None:
+        return min(traffic.requests, MOST_REQUESTS)
+    if traffic.concurrency is None:
+        return 2000
+    return max(min(ROUNDS * traffic.concurrency, MOST_REQUESTS), min(4 * traffic.concurrency, 4 * MOST_REQUESTS))
+
+
+class _Engine:
+    """The state of one run."""
+
+    def __init__(self, pace: Pace, rules: Rules, kv_tokens: float, pending: Sequence[Request], users: int | None,
+                 accepted: float) -> None:
+        self.pace, self.rules, self.kv_tokens = pace, rules, kv_tokens
+        self.pending, self.next, self.users, self.accepted = pending, 0, users, accepted
+        self.now, self.steps, self.tick = 0.0, 0, 0              # tick: decode steps so far
+        self.inbox: deque[tuple[int, float]] = deque()           # arrived, not yet seen
+        self.waiting: deque[tuple[int, float]] = deque()
+        self.partial: list[tuple[int, float, int]] = []          # a prompt that is prefilled in part: tokens that are
+        self.running: list[tuple[int, int, float, float]] = []   # (last tick, request, arrival, time of first token)
+        self.cached = self.reserved = 0.0                        # tokens of running sequences; set aside for all
+        self.ttft: list[float] = []
+        self.tpot: list[float] = []
+        self.latency: list[float] = []
+        self.gaps: list[tuple[float, int]] = []
+        self.tokens = self.full = self.preempted = 0
+        self.decode_seconds = self.weight = self.weighted_b = self.weighted_length = 0.0
+
+    def ask(self) -> None:
+        """The next request of a user that is free."""
+        if self.next < len(self.pending):
+            self.inbox.append((self.next, self.now))
+            self.next += 1
+
+    def arrive(self) -> None:
+        """Requests whose time has come; and those in the inbox are seen, when the engine looks."""
+        while self.users is None and self.next < len(self.pending):
+            arrival = self.pending[self.next].arrival or 0.0
+            if arrival > self.now:
+                break
+            self.inbox.append((self.next, arrival))
+            self.next += 1
+        if self.inbox and (self.steps % self.rules.poll_steps == 0 or not (self.running or self.partial)):
+            self.waiting.extend(self.inbox)
+            self.inbox.clear()
+
+    def set_aside(self, index: int) -> float:
+        request = self.pending[index]
+        return request.isl + self.rules.reserve * request.osl
+
+    def admit(self) -> tuple[list[tuple[int, float, int]], list[Piece]]:
+        """Prompts of the next step, each with tokens that are cached after it, and their pieces."""
+        dp = self.pace.dp
+        budget = self.rules.token_budget * dp - (len(self.running) * self.pace.rows if self.rules.mixed else 0)
+        chosen, pieces = [], []
+        for index, arrival, done in self.partial:
+            piece = min(self.pending[index].isl - done, max(budget, 1))
+            chosen.append((index, arrival, done + piece))
+            pieces.append((piece, done))
+            budget -= piece
+        self.partial = []
+        busy = len(self.running) + len(chosen)
+        while self.waiting and budget > 0:
+            index, arrival = self.waiting[0]
+            request, need = self.pending[index], self.set_aside(index)
+            new = request.isl - request.hit
+            if busy and (busy >= self.rules.max_sequences * dp or self.reserved + need > self.kv_tokens):
+                self.full += 1
+                break
+            if new > budget and pieces and not self.rules.chunked:
+                break
+            piece = min(new, budget) if self.rules.chunked else new
+            self.waiting.popleft()
+            self.reserved += need
+            chosen.append((index, arrival, request.hit + piece))
+            pieces.append((piece, request.hit))
+            budget -= piece
+            busy += 1
+        return chosen, pieces
+
+    def prefill(self, chosen: list[tuple[int, float, int]], pieces: list[Piece]) -> None:
+        """One step with prompts in it."""
+        b = len(self.running) if self.rules.mixed else 0
+        finished = [(index, arrival) for index, arrival, done in chosen if done >= self.pending[index].isl]
+        seconds = self.pace.mixed(b, self.cached / b if b else 0.0, pieces, len(finished))
+        self.now += seconds
+        self.steps += 1
+        if b:
+            self.gaps.append((seconds, b))
+            self.advance(1, b)
+        elif self.running:               # they stand while prompts are prefilled: their next token is late
+            self.gaps.append((seconds, 0))
+        self.partial = [entry for entry in chosen if entry[2] < self.pending[entry[0]].isl]
+        for index, arrival in finished:
+            request = self.pending[index]
+            self.cached += request.isl
+            last = self.tick + ceil((request.osl - 1) / self.accepted)
+            heappush(self.running, (last, index, arrival, self.now))
+            self.ttft.append(self.now - arrival)
+        self.complete()
+
+    def decode(self) -> None:
+        """Decode steps until something changes."""
+        b = len(self.running)
+        steps = max(1, self.running[0][0] - self.tick)
+        if self.inbox:
+            steps = min(steps, self.rules.poll_steps - self.steps % self.rules.poll_steps)
+        middle = (self.cached + 0.5 * (steps - 1) * b * self.accepted) / b
+        seconds = self.pace.decode(b, middle)
+        if self.users is None and self.next < len(self.pending) and not self.waiting:
+            until = (self.pending[self.next].arrival or 0.0) - self.now
+            steps = min(steps, max(1, ceil(until / seconds)))
+        self.now += steps * seconds
+        self.steps += steps
+        self.gaps.append((seconds, b * steps))
+        self.decode_seconds += steps * seconds
+        self.weight += steps
+        self.weighted_b += steps * b
+        self.weighted_length += steps * middle
+        self.advance(steps, b)
+        self.complete()
+
+    def advance(self, steps: int, b: int) -> None:
+        self.tick += steps
+        self.cached += steps * b * self.accepted
+
+    def complete(self) -> None:
+        """Sequences whose last token is out leave, and their users ask again."""
+        while self.running and self.running[0][0] <= self.tick:
+            _, index, arrival, first = heappop(self.running)
+            request = self.pending[index]
+            self.cached = max(0.0, self.cached - request.isl - request.osl) if self.running else 0.0
+            self.reserved = max(0.0, self.reserved - self.set_aside(index))
+            self.tokens += request.osl
+            self.latency.append(self.now - arrival)
+            if request.osl > 1:
+                self.tpot.append((self.now - first) / (request.osl - 1))
+            if self.users is not None:
+                self.ask()
+
+
+def simulate(
+    pace: Pace, rules: Rules, load: Sequence[Request], *, users: int | None, kv_tokens: float, accepted: float = 1.0,
+    burst: bool = True,
+) -> Run:
+    """Runs the requests through one instance. users: of a closed loop, None where requests say when they arrive.
+
+    accepted: tokens of a sequence and decode step (more than one with drafts). Without burst, the first request of each
+    user does not count.
+    """
+    engine = _Engine(pace, rules, kv_tokens, load, users, accepted)
+    for _ in range(users or 0):
+        engine.ask()
+    while len(engine.latency) < len(load):
+        engine.arrive()
+        chosen, pieces = engine.admit()
+        if chosen:
+            engine.prefill(chosen, pieces)
+        elif engine.running:
+            engine.decode()
+        else:                            # nothing to do until the next request comes
+            engine.now = max(engine.now, load[engine.next].arrival or 0.0)
+    skip = users if users and not burst and len(load) > 2 * users else 0
+    return Run(
+        ttft=tuple(engine.ttft[skip:]), tpot=tuple(engine.tpot[skip:]), latency=tuple(engine.latency[skip:]),
+        gaps=tuple(engine.gaps), seconds=engine.now, tokens=engine.tokens, decode_seconds=engine.decode_seconds,
+        busy=engine.weighted_b / engine.weight if engine.weight else 0.0,
+        length=engine.weighted_length / engine.weight if engine.weight else 0.0, full=engine.full,
+        preempted=engine.preempted,
+    )
