@@ -19,7 +19,7 @@ def from_command(options: argparse.Namespace) -> tuple[Any, Any, Any, Any, tuple
     """As cli.predict.asked. Options that are given win over the command's flags."""
     from dataclasses import fields, replace
 
-    from sublight.cli.predict import serving_plan, traffic_of
+    from sublight.cli.predict import traffic_of
     from sublight.cluster import parse
     from sublight.engines import parse as parse_command
     from sublight.errors import InputError
@@ -55,5 +55,4 @@ def from_command(options: argparse.Namespace) -> tuple[Any, Any, Any, Any, tuple
     wrong = problems(model, plan, where, traffic)
     if wrong:
         raise InputError("; ".join(wrong))
-    _ = serving_plan
     return model, plan, traffic, where, unknown

@@ -69,6 +69,21 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Shows how many of how many are done, on standard error and only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(TextColumn(what), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True),
+                  transient=True) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
 def say_speed(events: int, text_bytes: int, since: float) -> None:
     """What reading cost, on standard error and only on a terminal."""
     if not sys.stderr.isatty():

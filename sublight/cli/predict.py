@@ -21,8 +21,9 @@ def add(commands: Any) -> None:
     """Declare the command."""
     command = commands.add_parser(
         "predict", help="predict serving or training of a model, with intervals and what limits it",
-        description="What a model should do on given GPUs: latency and throughput of serving, or the time of a training "
-                    "step; each with an 80 % interval, the memory, where the time goes, and what each rate is worth.",
+        description="What a model should do on given GPUs: latency and throughput of serving, or the time of a "
+                    "training step; each with an 80 % interval, the memory, where the time goes, and what each rate "
+                    "is worth.",
     )
     command.add_argument("model", metavar="MODEL|COMMAND",
                          help="name in the catalog, folder or config.json, hub id; or a launch command in quotes")
@@ -47,7 +48,8 @@ def add_layout(group: Any) -> None:
     """Options of both kinds of plan."""
     for name, words in (("tp", "tensor parallel"), ("pp", "pipeline stages"), ("dp", "attention replicas that share "
                         "experts (serving), data parallel (training; default: what the GPUs allow)"),
-                        ("ep", "expert parallel"), ("replicas", "instances behind a router"), ("cp", "context parallel"),
+                        ("ep", "expert parallel"), ("replicas", "instances behind a router"),
+                        ("cp", "context parallel"),
                         ("vpp", "chunks of layers a stage"), ("etp", "ranks that share an expert")):
         group.add_argument(f"--{name}", type=int, metavar="N", help=words)
 
@@ -58,7 +60,7 @@ def add_traffic(group: Any) -> None:
     group.add_argument("--osl", type=int, metavar="N", help="tokens of an answer")
     group.add_argument("--concurrency", type=int, metavar="N", help="requests at once (closed loop)")
     group.add_argument("--rate", type=float, metavar="R", help="requests a second (Poisson)")
-    group.add_argument("--requests", type=int, metavar="N", help="of the whole run; default: so many that ends do not show")
+    group.add_argument("--requests", type=int, metavar="N", help="of the run; default: so many that ends do not show")
     group.add_argument("--shortest", type=float, metavar="X", help="lengths lie evenly in X to 1 of isl and osl")
     group.add_argument("--prefix-hit", type=float, metavar="X", help="share of prompt tokens that the cache holds")
     group.add_argument("--engine", choices=ENGINES, help="default: vllm")
@@ -202,7 +204,8 @@ def serving_plan(options: argparse.Namespace, model: Model, where: Machine) -> t
 
     names = ("tp", "pp", "dp", "ep", "replicas", "token_budget", "max_sequences", "kv", "drafts", "acceptance")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    plan, notes = Serving(engine=where.library, version=where.version, **given), ()
+    plan = Serving(engine=where.library, version=where.version, **given)
+    notes: tuple[str, ...] = ()
     if options.tp is None:
         plan = usual(model, where, plan)
         notes = (f"layout chosen, since no --tp was named: tp {plan.tp} x {plan.replicas} replicas, the fewest ranks "

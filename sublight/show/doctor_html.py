@@ -6,16 +6,14 @@ behind.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html as markup
-from collections.abc import Iterable, Sequence
-from importlib import resources
+from collections.abc import Sequence
 
 from sublight.comm.doctor.diagnosis import Diagnosis
 from sublight.comm.doctor.view import Located
 from sublight.show.doctor_rows import HeatMap, against_rows, heat_maps, node_rows, summary, test_rows
-from sublight.show.page_data import printable
+from sublight.show.page import page
+from sublight.show.page import table as _table
+from sublight.show.page import text as _text
 
 STEPS = (0.95, 0.8, 0.6, 0.4)
 WORDS = ("at least 95 %", "80 to 95 %", "60 to 80 %", "40 to 60 %", "below 40 %")
@@ -35,29 +33,9 @@ CELLS = """
 
 def html(diagnosis: Diagnosis) -> str:
     """The whole page, in ASCII."""
-    style = _style()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    page = "\n".join([
-        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width,initial-scale=1">', '<meta name="referrer" '
-            'content="no-referrer">',
-        "<title>sublight comm doctor</title>", f"<style>{style}</style>", "</head>", "<body>",
-        "<header><h1>sublight comm doctor</h1></header>", "<main>",
-        f'<p class="verdict">{_text(diagnosis.verdict)}</p>', f"<p class=dim>{_text(summary(diagnosis))}</p>",
-        *_findings(diagnosis.findings), *_maps(diagnosis), *_tables(diagnosis), "</main>", *_footer(),
-        "</body>", "</html>", "",
-    ])
-    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def _style() -> str:
-    return resources.files("sublight.show").joinpath("page.css").read_text("ascii") + CELLS
-
-
-def _text(value: object) -> str:
-    return markup.escape(printable(str(value)), quote=True)
+    body = [f'<p class="verdict">{_text(diagnosis.verdict)}</p>', f"<p class=dim>{_text(summary(diagnosis))}</p>",
+            *_findings(diagnosis.findings), *_maps(diagnosis), *_tables(diagnosis)]
+    return page("sublight comm doctor", body, style=CELLS, footer=" Codes: docs/findings.")
 
 
 def _findings(findings: Sequence[Located]) -> list[str]:
@@ -137,19 +115,3 @@ def _tables(diagnosis: Diagnosis) -> list[str]:
                 *_table(("test", "size", "measured", "bus GB/s", "expected", "ratio"), against, "Measured against "
                     "expected")]
     return out
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> list[str]:
-    cells = "".join(f'<th scope="col"{" class=n" if k else ""}>{_text(label)}</th>' for k, label in enumerate(head))
-    out = [f'<div class="scroll"><table aria-label="{_text(caption)}"><thead><tr>{cells}</tr></thead><tbody>']
-    for row in rows:
-        cells = "".join(f"<td class={'n' if k else 'w'}>{_text(cell)}</td>" for k, cell in enumerate(row))
-        out.append(f"<tr>{cells}</tr>")
-    return [*out, "</tbody></table></div>"]
-
-
-def _footer() -> list[str]:
-    from sublight import __version__
-
-    return [f"<footer>sublight {__version__}. Made offline; this page loads nothing and runs nothing. Codes: "
-            "docs/findings.</footer>"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAR = 18                                 # characters of the longest bar
-WORDS = {"", "operator", "rate", "part", "limited by", "from"}     # columns of words, not figures
+WORDS = {"", "operator", "rate", "part", "limited by", "from", "plan"}     # columns of words, not figures
 
 
 def tables(answer: Answer) -> Iterator[Table]:
@@ -31,13 +31,14 @@ def print_answer(answer: Answer, console: Console) -> None:
     console.print(Text(rows.title(answer)), soft_wrap=True)
     for shown in tables(answer):
         console.print()
-        _print(shown, console)
+        print_table(shown, console)
     console.print()
     for line in rows.said(answer):
         console.print(Text(line), soft_wrap=True)
 
 
-def _print(shown: Table, console: Console) -> None:
+def print_table(shown: Table, console: Console) -> None:
+    """Caption, columns, a bar a row where there are shares."""
     from rich.table import Table as Grid
     from rich.text import Text
 
@@ -61,10 +62,15 @@ def markdown(answer: Answer) -> str:
     """The same as Markdown."""
     out = [f"**{rows.title(answer)}**", ""]
     for shown in tables(answer):
-        out += [f"### {shown.caption}", "", "| " + " | ".join(shown.head) + " |",
-                "|" + "|".join(" :-- " if name in WORDS else " --: " for name in shown.head) + "|",
-                *("| " + " | ".join(row) + " |" for row in (*shown.rows, *shown.foot)), ""]
+        out += table_markdown(shown)
     return "\n".join([*out, *(line if line.startswith("- ") else f"- {line}" for line in rows.said(answer)), ""])
+
+
+def table_markdown(shown: Table) -> list[str]:
+    """Lines of one table, with its caption as a title."""
+    return [f"### {shown.caption}", "", "| " + " | ".join(shown.head) + " |",
+            "|" + "|".join(" :-- " if name in WORDS else " --: " for name in shown.head) + "|",
+            *("| " + " | ".join(row) + " |" for row in (*shown.rows, *shown.foot)), ""]
 
 
 def document(answer: Answer) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Improve: search over plans, and what to change first."""

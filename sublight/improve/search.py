@@ -1,0 +1,160 @@
+"""This file knows about the search for a plan: every valid layout is estimated, judged by what it must keep, ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sublight.errors import InputError
+from sublight.improve.layouts import powers, serving_layouts, training_layouts
+from sublight.models import Model
+from sublight.plan import Job, Serving, Traffic, Training
+from sublight.predict.estimate import Estimate
+from sublight.predict.machine import Machine
+
+MOST_CONCURRENCY = 4096                  # requests at once of one instance that are tried
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What an answer must keep, in mean: seconds to the first token, and a token after it. None: anything goes."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+
+    def keeps(self, estimate: Estimate) -> bool:
+        return ((self.ttft is None or estimate.value("TTFT") <= self.ttft)
+                and (self.tpot is None or estimate.value("TPOT") <= self.tpot))
+
+    def surely(self, estimate: Estimate) -> bool:
+        """The upper ends of the 80 % intervals keep it too."""
+        return all(limit is None or (estimate.results[name].high or estimate.value(name)) <= limit
+                   for name, limit in (("TTFT", self.ttft), ("TPOT", self.tpot)))
+
+
+def slo(text: str) -> Slo:
+    """"ttft=2s,tpot=30ms".
+
+    >>> slo("ttft=2s,tpot=30ms")
+    Slo(ttft=2.0, tpot=0.03)
+    """
+    values: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        scale = next((s for unit, s in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0)) if value.endswith(unit)), None)
+        try:
+            seconds = float(value.rstrip("mus")) * (scale or 0)
+        except ValueError:
+            seconds = 0.0
+        if name not in ("ttft", "tpot") or not seconds > 0:
+            raise InputError(f"--slo {part}: expected ttft=2s or tpot=30ms")
+        values[name] = seconds
+    return Slo(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan at one load. concurrency: of all GPUs together."""
+
+    plan: Serving
+    where: Machine
+    concurrency: int
+    estimate: Estimate
+    sure: bool                           # the interval's worse end keeps the SLO too
+
+    @property
+    def per_gpu(self) -> float:
+        """Output tokens a second and GPU."""
+        return self.estimate.value("tokens/s/GPU")
+
+    @property
+    def per_user(self) -> float:
+        return self.estimate.value("tokens/s/user")
+
+
+def candidates(
+    model: Model, traffic: Traffic, machines: Iterable[Machine], limits: Slo, base: Serving | None = None,
+) -> list[Candidate]:
+    """Every valid layout of each machine's engine at every load that keeps the SLO. traffic's own concurrency is not
+    read: loads are 1, 2, 4 … requests an instance.
+
+    Raises InputError where no layout is valid, with the reasons of the nearest one.
+    """
+    out: list[Candidate] = []
+    valid = 0
+    for where in machines:
+        plan = replace(base or Serving(), engine=where.library, version=where.version)
+        one = replace(traffic, concurrency=1, rate=None)
+        for layout in serving_layouts(model, where, one, plan):
+            valid += 1
+            out += _loads(model, layout, one, where, limits)
+    if not valid:
+        raise InputError(f"no layout of {model.name} is valid there; sublight predict with --tp … names the reasons")
+    return out
+
+
+def _loads(model: Model, plan: Serving, traffic: Traffic, where: Machine, limits: Slo) -> list[Candidate]:
+    """Loads from one request an instance up, until the SLO breaks or nothing more is gained."""
+    from sublight.predict import serving
+
+    out: list[Candidate] = []
+    best, stale = 0.0, 0
+    for load in powers(MOST_CONCURRENCY):
+        asked = replace(traffic, concurrency=load * plan.replicas * plan.dp)
+        estimate = serving.estimate(model, plan, asked, where, simulate=False)
+        if not limits.keeps(estimate):
+            break
+        found = Candidate(plan, where, asked.concurrency or 0, estimate, limits.surely(estimate))
+        out.append(found)
+        stale = 0 if found.per_gpu > 1.02 * best else stale + 1
+        best = max(best, found.per_gpu)
+        if stale == 2:
+            break
+    return out
+
+
+def best_of_each(found: Sequence[Candidate]) -> list[Candidate]:
+    """The load with the most throughput of every plan, best first."""
+    best: dict[tuple[str, Serving], Candidate] = {}
+    for candidate in found:
+        key = (candidate.where.library, candidate.plan)
+        if key not in best or candidate.per_gpu > best[key].per_gpu:
+            best[key] = candidate
+    return sorted(best.values(), key=lambda c: -c.per_gpu)
+
+
+def front(found: Sequence[Candidate]) -> list[Candidate]:
+    """The Pareto front of throughput per GPU against tokens a second per user, from the fastest user on."""
+    out: list[Candidate] = []
+    for candidate in sorted(found, key=lambda c: (-c.per_user, -c.per_gpu)):
+        if not out or candidate.per_gpu > out[-1].per_gpu:
+            out.append(candidate)
+    return out
+
+
+def as_good(first: Estimate, other: Estimate, name: str) -> bool:
+    """Whether the 80 % intervals overlap: then the ranking of the two is not told by the prediction."""
+    a, b = first.results[name], other.results[name]
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return False
+    return a.low <= b.high and b.low <= a.high
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A training plan and its estimate."""
+
+    plan: Training
+    estimate: Estimate
+
+
+def trainings(model: Model, job: Job, where: Machine, base: Training) -> list[Trained]:
+    """Every valid training layout, shortest step first."""
+    from sublight.predict import training
+
+    found = [Trained(plan, training.estimate(model, plan, job, where))
+             for plan in training_layouts(model, where, job, base)]
+    if not found:
+        raise InputError(f"no layout of {model.name} on {where.cluster.ranks} GPUs is valid for {job.gbs} sequences of "
+                         f"{job.seq}; sublight predict --train with --tp … names the reasons")
+    return sorted(found, key=lambda trained: trained.estimate.value("step time"))
