@@ -60,6 +60,13 @@ class Device:
     limits: Limits
     sources: Mapping[str, str]           # by group of numbers (SOURCES): "stated: …", "measured: …", "upper limit: …"
 
+    def stated_flops_per_second(self, unit: str, form: str) -> float | None:
+        """The dense peak that the data sheet states, at the clock that it is stated at: below the bound's, which is at
+        the maximum clock. Where the catalog has no sheet's figure, the bound's."""
+        sheets = _rows().get(self.key, {}).get("sheet", [])
+        found = [sheet[unit][form] for sheet in sheets if form in sheet.get(unit, {})]
+        return found[0] * 1e12 if found else self.limits.flops_per_second(unit, form)
+
 
 # Groups of numbers, each with its source.
 SOURCES = ("sms", "clock", "tensor", "vector", "memory", "l2", "link")
