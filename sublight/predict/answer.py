@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sublight.models import Batch, Model, Split
+from sublight.models import Model, Split
 from sublight.plan import Disaggregated, Job, Plan, Serving, Traffic, Training, Workload
 from sublight.predict.estimate import Estimate
 from sublight.predict.machine import Machine
@@ -94,17 +94,11 @@ def typical_steps(model: Model, plan: Plan, workload: Workload, where: Machine) 
 
         return {"training": training.typical_step(model, plan, workload, where)}
     assert isinstance(workload, Traffic)
-    from sublight.predict import serving
+    from sublight.predict.serving.typical import typical_steps as steps
 
-    return serving.typical_steps(model, plan, workload, where)
+    return steps(model, plan, workload, where)
 
 
 def split_of(plan: Serving) -> Split:
     """How the ranks of one instance share the model."""
     return Split(tp=plan.tp, ep=plan.ep, pp=plan.pp, dp=plan.dp, imbalance=min(plan.imbalance, plan.ep))
-
-
-def decode_batch(traffic: Traffic, batch: float, *, context: int | None = None) -> tuple[Batch, ...]:
-    """Of so many sequences, halfway through their answers."""
-    seen = traffic.isl + traffic.osl // 2 if context is None else context
-    return (Batch(max(1, round(batch)), 1, seen, decode=True),)
