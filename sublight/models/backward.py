@@ -18,11 +18,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from sublight.errors import InputError
-from sublight.models.block import Labelled
+from sublight.models.block import Labelled, product, rows
+from sublight.models.model import Model
+from sublight.models.rank import ordered_ops
+from sublight.models.step import Batch, Split
 from sublight.ops import (
     Attention,
     CacheWrite,
     Communication,
+    CrossEntropy,
     Elementwise,
     Experts,
     Gather,
@@ -87,20 +91,20 @@ def _weight_grad(op: Gemm | ScaledGemm, gradients: str, accumulate: bool) -> Op:
 
 def _experts(label: str, op: Experts, gradients: str, accumulate: bool) -> Iterator[Labelled]:
     """down first. Rows are taken to fall on the used experts alike, rounded down."""
-    rows, into = op.tokens * op.top_k, op.inner * (2 if op.gated else 1)
+    pairs, into = op.tokens * op.top_k, op.inner * (2 if op.gated else 1)
     a, used = op.activations, op.experts_used
 
     def input_grad(n: int, k: int) -> Op:
-        return GroupedGemm(rows, n, k, used, a, op.weights, b_block=op.weight_block)
+        return GroupedGemm(pairs, n, k, used, a, op.weights, b_block=op.weight_block)
 
     def weight_grad(n: int, k: int) -> Op:
         there = Operand(used * n * k, gradients) if accumulate else None
-        return Gemm(n, k, rows // used, batch=used, a=a, b=a, out=gradients, addend=there)
+        return Gemm(n, k, pairs // used, batch=used, a=a, b=a, out=gradients, addend=there)
 
     yield f"{label}.down.{INPUT}", input_grad(op.inner, op.width)
     yield f"{label}.down.{WEIGHT}", weight_grad(op.width, op.inner)
-    both = Operand(rows * into, "bf16")
-    yield f"{label}.activation.grad", Elementwise((both, Operand(rows * op.inner, "bf16")), (both,), operations=2)
+    both = Operand(pairs * into, "bf16")
+    yield f"{label}.activation.grad", Elementwise((both, Operand(pairs * op.inner, "bf16")), (both,), operations=2)
     yield f"{label}.up.{INPUT}", input_grad(op.width, into)
     yield f"{label}.up.{WEIGHT}", weight_grad(into, op.width)
 
@@ -126,9 +130,31 @@ RULES: dict[type[Op], Callable[..., Op]] = {
     Attention: lambda op: replace(op, backward=True),
     Normalisation: lambda op: replace(op, backward=True),
     Softmax: lambda op: replace(op, backward=True),
+    CrossEntropy: lambda op: replace(op, backward=True),
     Permute: lambda op: replace(op, combine=not op.combine),
     Elementwise: _elementwise,
     Gather: _gather,
     Rotary: lambda op: op,               # the same rotation, the other way
     Routing: lambda op: op,              # weights' gradients in, scores' gradients out: as many bytes
 }
+
+
+def training_ops(
+    model: Model, step: tuple[Batch, ...], split: Split | None = None, *, gradients: str = "fp32",
+    accumulate: bool = True,
+) -> Iterator[Labelled]:
+    """One micro-batch of one rank in order: forward, loss, backward. Every token has a logit; nothing is cached."""
+    split = split or Split()
+    forward = [labelled for labelled in ordered_ops(model, step, split) if not isinstance(labelled[1], CacheWrite)]
+    if split.last:
+        forward = [labelled for labelled in forward if labelled[0] not in ("head", "head.all_gather")]
+        forward += _loss(model, step, split)
+    yield from forward
+    yield from backward_ops(forward, gradients=gradients, accumulate=accumulate)
+
+
+def _loss(model: Model, step: tuple[Batch, ...], split: Split) -> Iterator[Labelled]:
+    """The head on all rows, and the cross entropy of this rank's columns of the vocabulary."""
+    t, share = rows(step), -(-model.vocabulary // split.tp)
+    yield "head", product(t, share, model.width, model.embedding if model.tied else model.head)
+    yield "loss", CrossEntropy(t, share)
