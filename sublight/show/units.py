@@ -18,7 +18,7 @@ def quantity(value: float, unit: str) -> str:
     """
     if unit == "s":
         return seconds(value)
-    if unit == "":
+    if unit in ("", "1"):
         return f"{value:.1%}".replace("%", " %")
     for scale, letter in SCALES:
         if "FLOP" in unit and value >= scale:
