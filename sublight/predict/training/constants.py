@@ -1,0 +1,63 @@
+"""This file knows about the constants of training steps: one set for each framework, and which of them a plan meets.
+
+catalog/training/constants.toml has, for a framework, a table of values and beside it one for each model family that was
+left out of its fit (for tests on that family). A name may be narrowed: "gemm:hopper" multiplies "gemm" on that
+generation of GPUs, "quantised:mxfp8" in that precision.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from sublight.device import Device
+from sublight.plan import Training
+
+GENERATIONS = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
+# Seconds or shares rather than factors: 0 where a framework has none. All others are 1.
+ABSENT = {"launch": 0.0, "sync": 0.0, "p2p": 1.0, "gradients": 0.0, "parameters": 0.0, "fixed": 0.0}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Of one framework. spread: standard deviation of ln(measured / predicted) over the rows of the fit, left out."""
+
+    values: Mapping[str, float]
+    spread: float
+    basis: str
+
+    def value(self, name: str, tags: tuple[str, ...]) -> float:
+        """The value of a name on a plan whose tags these are."""
+        found = self.values.get(name, ABSENT.get(name, 1.0))
+        for tag in tags:
+            found *= self.values.get(f"{name}:{tag}", 1.0)
+        return found
+
+
+@cache
+def _rows() -> dict[str, Any]:
+    return tomllib.loads(resources.files("sublight.catalog").joinpath("training/constants.toml").read_text("utf-8"))
+
+
+@cache
+def constants(framework: str, without: str | None = None) -> Constants:
+    """The constants of a framework; of an unknown one those of "megatron", with twice the spread.
+
+    without: the model family that must not have been in the fit. A family that was not in it needs no set of its own.
+    """
+    rows = _rows()
+    row = rows.get(framework, rows["megatron"])
+    values = row.get("without", {}).get(without, row["values"])
+    wider = 1.0 if framework in rows else 2.0
+    return Constants(dict(values), float(row["spread"]) * wider, str(row["basis"]))
+
+
+def tags(plan: Training, device: Device) -> tuple[str, ...]:
+    """What narrows a plan's constants: the generation of its GPUs, its precision, how it runs."""
+    generation = GENERATIONS.get(device.capability[0], "ampere") if device.capability else "ampere"
+    graphs = ("graphs",) if plan.cuda_graphs else ()
+    return (generation, plan.precision, *graphs)

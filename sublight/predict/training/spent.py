@@ -1,0 +1,155 @@
+"""This file knows about the seconds of a training step's pieces, before a framework's constants meet them.
+
+    pieces   passes of each stage by kind of operator, collectives of a step, the optimizer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sublight.models import Model, Split
+from sublight.models.block import Weight
+from sublight.ops import Communication, Elementwise, OptimizerStep
+from sublight.ops.op import Operand
+from sublight.plan import Job, Training
+from sublight.predict.machine import Machine
+from sublight.predict.optime import OpTime, mixed_shares
+from sublight.predict.training.kernels import kernel_time
+from sublight.predict.training.overlap import Group, collective
+from sublight.predict.training.passes import Call, Passes, passes
+from sublight.work import BYTES
+
+MULTIPLIED = {"fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds with their shares of machine.RATES."""
+
+    seconds: float
+    shares: Mapping[str, float] = field(default_factory=lambda: {"fixed": 1.0})
+
+
+@dataclass(frozen=True, slots=True)
+class PassSpent:
+    """One pass of one micro-batch on one stage. by_kind: passes.KINDS; weight: of it, what makes weights' gradients."""
+
+    by_kind: Mapping[str, Spent]
+    calls: int                           # kernels that the host launches
+    experts: int                         # layers with experts
+    weight: float = 0.0                  # share of the pass's compute that a zero-bubble schedule may put off
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Everything that a step is made of."""
+
+    stages: tuple[tuple[PassSpent, PassSpent, int], ...]     # forward, backward (with what is recomputed), layers
+    micro_batches: int
+    hop: Spent                           # activations of a micro-batch from stage to stage
+    gradients: Spent                     # reduced over replicas, once a step (FSDP: once a micro-batch)
+    parameters: Spent                    # gathered after the optimizer (FSDP: in a pass)
+    optimizer: Spent
+
+
+def pieces(model: Model, plan: Training, job: Job, where: Machine) -> Pieces:
+    """Raises InputError where the plan does not divide the model."""
+    micro_batches = max(1, round(job.gbs / (plan.mbs * plan.dp)))
+    known: dict[object, tuple[PassSpent, PassSpent, int]] = {}
+    stages = []
+    for stage in range(plan.pp):
+        split = Split(pp=plan.pp, stage=stage)
+        key = (model.stage_kinds(split), split.first, split.last)
+        if key not in known:
+            layers = sum(count for _, count in model.stage_kinds(split))
+            known[key] = (*_stage(passes(model, plan, job, stage=stage), plan, where), layers)
+        stages.append(known[key])
+    t = plan.mbs * job.seq / plan.cp
+    sent = t * model.width * 2 / (plan.tp if plan.sequence_parallel else 1)
+    hop = collective("send_recv", Group(2, plan.tp * plan.cp * plan.dp), sent if plan.pp > 1 else 0, where)
+    gradients, parameters, optimizer = _replicas(model, plan, where)
+    return Pieces(tuple(stages), micro_batches, _spent([hop]), gradients, parameters, optimizer)
+
+
+def _spent(times: Iterable[OpTime]) -> Spent:
+    listed = list(times)
+    seconds = sum(time.seconds for time in listed)
+    return Spent(seconds, mixed_shares((time.seconds, time.shares) for time in listed))
+
+
+def _stage(made: Passes, plan: Training, where: Machine) -> tuple[PassSpent, PassSpent]:
+    backward = (*made.recomputed, *made.backward)
+    compute = sum(_seconds(call, plan, where) for call in made.backward if call.kind not in ("tp", "ep", "cp"))
+    weight = sum(_seconds(call, plan, where) for call in made.weight)
+    return (_pass(made.forward, plan, where, 0.0),
+            _pass(backward, plan, where, weight / compute if compute else 0.0))
+
+
+def _pass(calls: tuple[Call, ...], plan: Training, where: Machine, weight: float) -> PassSpent:
+    by_kind: dict[str, list[tuple[float, Mapping[str, float]]]] = {}
+    for call in calls:
+        time = call_time(call, plan, where)
+        by_kind.setdefault(call.kind, []).append((call.count * time.seconds, time.shares))
+    spent = {kind: Spent(sum(seconds for seconds, _ in rows), mixed_shares(rows)) for kind, rows in by_kind.items()}
+    experts = sum(call.count for call in calls if call.label in ("moe.experts", "moe.experts.up.input_grad"))
+    return PassSpent(spent, sum(call.count for call in calls), experts, weight)
+
+
+def _seconds(call: Call, plan: Training, where: Machine) -> float:
+    return call.count * call_time(call, plan, where).seconds
+
+
+def call_time(call: Call, plan: Training, where: Machine) -> OpTime:
+    """Of one call: operators by kernels, collectives by where the plan puts their ranks."""
+    if not isinstance(call.op, Communication):
+        return kernel_time(call.op, where)
+    op = call.op
+    group = {"tp": Group(plan.tp), "cp": Group(plan.cp, plan.tp), "ep": Group(op.group)}[call.kind]
+    return collective(op.collective, group, op.elements * BYTES[op.form], where)
+
+
+def _replicas(model: Model, plan: Training, where: Machine) -> tuple[Spent, Spent, Spent]:
+    """Gradients, parameters and optimizer of the fullest stage: the first or the last, which have a table each."""
+    stages = {0, plan.pp - 1}
+    dense, experts = max((parameters_on_rank(model, plan, stage) for stage in stages), key=sum)
+    shared = Group(plan.dp * plan.cp, plan.tp)
+    own = Group(max(1, plan.tp * plan.cp * plan.dp // (plan.ep * plan.etp)), plan.ep * plan.etp)
+    held = ((dense, shared), (experts, own))
+    reduce = "all_reduce" if plan.zero == 0 else "reduce_scatter"
+    gradients = _spent(collective(reduce, group, 2 * count, where) for count, group in held)
+    gathered = 0 if plan.zero == 0 else MULTIPLIED.get(plan.precision, 2) if plan.zero < 3 else 2
+    parameters = _spent(collective("all_gather", group, gathered * count, where) for count, group in held)
+    split = [count if plan.zero == 0 else -(-count // group.size) for count, group in held]
+    return gradients, parameters, _spent(_update(sum(split), where))
+
+
+def _update(count: int, where: Machine) -> Iterable[OpTime]:
+    """Adam on fp32 states, and the copy of the result in 16 bits."""
+    yield kernel_time(OptimizerStep(count), where)
+    yield kernel_time(Elementwise((Operand(count, "fp32"),), (Operand(count, "bf16"),)), where)
+
+
+def parameters_on_rank(model: Model, plan: Training, stage: int) -> tuple[int, int]:
+    """(shared by tensor parallel ranks, of experts): elements that one rank of a stage holds."""
+    split, split_tp = Split(pp=plan.pp, stage=stage), Split(tp=plan.tp)
+    dense = experts = 0
+    for layer, count in model.stage_kinds(split):
+        for weight in layer.weights(model.width):
+            d, e = _held(weight, plan, split_tp)
+            dense, experts = dense + count * d, experts + count * e
+    table = -(-model.vocabulary // plan.tp) * model.width
+    if split.first:
+        dense += table + model.positions * model.width
+    if split.last:
+        dense += 0 if model.tied and split.first else table
+        for weight in model.draft_weights():
+            d, e = _held(weight, plan, split_tp)
+            dense, experts = dense + d, experts + e
+    return dense, experts
+
+
+def _held(weight: Weight, plan: Training, split: Split) -> tuple[int, int]:
+    if weight.shared_by == "experts":
+        return 0, -(-weight.elements // (plan.ep * plan.etp))
+    return weight.on_rank(split), 0
