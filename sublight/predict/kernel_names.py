@@ -43,11 +43,11 @@ CATEGORY: dict[type[Op], str] = {
     NegativeLogLikelihood: "softmax/loss", Routing: "routing", Permute: "routing", OptimizerStep: "optimizer",
     Communication: "communication",
 }
-DEEPGEMM = ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 0u, 0u, {}u, 64u, 128u, 128u, 128u, 128u, "
-            "128u, 6u, 4u, 128u, 128u, 1u, false, 132u, (deep_gemm::GemmType){}, deep_gemm::EpilogueIdentity>(float*)")
+DEEPGEMM = ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 0u, 0u, {}u, 64u, 128u, 128u, 128u, "
+            "128u, 128u, 6u, 4u, 128u, 128u, 1u, false, 132u, (deep_gemm::GemmType){}, deep_gemm::Epilogue>(float*)")
 FLASH = ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttn{0}Sm90<flash::CollectiveMainloop{0}Sm90<2, "
-         "cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<128>, cute::C<128>, cute::C<128> >, 128, "
-         "cutlass::bfloat16_t, float> > > >(flash::Params)")
+         "cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<128>, cute::C<128>, cute::C<128> >, "
+         "128, cutlass::bfloat16_t, float> > > >(flash::Params)")
 NAMES = {
     "gemm": "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN", "gemm fp8": DEEPGEMM.format(1, 0),
     "grouped gemm": "fused_moe_kernel", "grouped gemm fp8": DEEPGEMM.format(32, 1),
