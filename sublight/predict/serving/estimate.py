@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import exp
 
-from sublight.errors import InputError
 from sublight.models import Batch, Model
 from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.estimate import Estimate
 from sublight.predict.machine import Machine
-from sublight.predict.serving.admission import kv_tokens
+from sublight.predict.memory import kv_tokens
 from sublight.predict.serving.closed_form import Means, closed_form
 from sublight.predict.serving.correction import Correction, correction
+from sublight.predict.serving.disaggregated import Halves, simulate_halves, transfer_seconds
 from sublight.predict.serving.host import Rules, engine, rules
 from sublight.predict.serving.loop import Run, count_of, requests, simulate
 from sublight.predict.serving.pace import Pace, pace, split
@@ -22,22 +23,24 @@ from sublight.result import Result
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 
-def estimate(model: Model, plan: Serving | Disaggregated, traffic: Traffic, where: Machine, *, simulate: bool = True,
-             family: str | None = None) -> Estimate:
+def estimate(
+    model: Model, plan: Serving | Disaggregated, traffic: Traffic, where: Machine, *, simulate: bool = True,
+    family: str | None = None,
+) -> Estimate:
     """Figures of a serving run: TTFT, TPOT, ITL, latency (s), tokens/s/GPU, tokens/s/user, requests/s.
 
-    simulate: run it step by step (percentiles too); else a closed form, ≤ 1 ms where the steps' surface is known.
+    simulate: run it step by step (percentiles too); else a closed form, 1 ms or less where the steps' surface is known.
     family: constants that were fitted end to end are those that have seen no model of this family.
     Raises InputError where the plan's ranks do not divide the model.
     """
     if isinstance(plan, Disaggregated):
-        raise InputError("disaggregated plans are not estimated yet")
+        return _halved(model, plan, traffic, where, family)
     return _aggregated(model, plan, traffic, where, simulate, family)
 
 
 def accepted_tokens(plan: Serving) -> float:
-    """Tokens of a sequence and decode step: one, and the guesses that hold, each only if those before it do."""
-    return sum(plan.acceptance ** i for i in range(plan.drafts + 1))
+    """Tokens of a sequence and decode step: one, and the guesses that hold."""
+    return 1 + plan.drafts * plan.acceptance
 
 
 def _aggregated(model: Model, plan: Serving, traffic: Traffic, where: Machine, by_steps: bool,
@@ -46,19 +49,51 @@ def _aggregated(model: Model, plan: Serving, traffic: Traffic, where: Machine, b
     steps = pace(model, plan, where, engine(plan.engine).host, level=fixes.level)
     limits = rules(plan)
     share = _share(traffic, plan.replicas)
-    room = kv_tokens(model, plan, where, length=traffic.isl + traffic.osl, fraction=limits.memory_fraction) * plan.dp
+    room = cache_tokens(model, plan, traffic, where)
     means = closed_form(steps, limits, share, kv_tokens=room, accepted=accepted_tokens(plan))
     run = _run(steps, limits, share, room, accepted_tokens(plan)) if by_steps else None
-    results = _results(means, run, fixes, traffic, plan)
+    results = _results(means, run, fixes, traffic, plan.gpus)
     shares = _shares(model, plan, where, means, steps)
-    limiter = "KV capacity" if _waits(means, run) else max(shares, key=lambda rate: shares[rate])
-    return Estimate(results, shares, limiter, fixes.basis, tuple(_notes(plan, traffic, means, room)))
+    waits = run.full > len(run.latency) / 10 if run else means.waits > 0.2 * means.ttft
+    limiter = "KV capacity" if waits else max(shares, key=lambda rate: shares[rate])
+    users = (traffic.concurrency or 0) / plan.replicas
+    notes = (f"room for {means.b:.0f} of {users:.0f} sequences at once ({room:,.0f} tokens of cache): the others wait",
+             ) if means.b < 0.99 * users else ()
+    return Estimate(results, shares, limiter, fixes.basis, notes)
+
+
+def cache_tokens(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> float:
+    """Tokens of cache of one instance, of all its attention replicas; one sequence is taken to fit."""
+    length = traffic.isl + traffic.osl
+    fraction = plan.memory_fraction or engine(plan.engine).rules.memory_fraction
+    room = kv_tokens(model, replace(plan, memory_fraction=fraction), where, length=length)
+    return float(max(room, length)) * plan.dp
+
+
+def _halved(model: Model, plan: Disaggregated, traffic: Traffic, where: Machine, family: str | None) -> Estimate:
+    fixes = correction(plan.decode.engine, where.device.key, family=family)
+    halves = halves_of(model, plan, traffic, where, fixes.level)
+    run = simulate_halves(halves, requests(traffic, count_of(traffic)), users=traffic.concurrency,
+                          accepted=accepted_tokens(plan.decode))
+    means = Means(sum(run.ttft) / len(run.ttft), sum(run.tpot) / max(1, len(run.tpot)), run.busy, run.length, 0.0)
+    shares = _shares(model, plan.decode, where, means, halves.decode)
+    limiter = "KV capacity" if run.full > len(run.latency) / 10 else max(shares, key=lambda rate: shares[rate])
+    return Estimate(_results(means, run, fixes, traffic, plan.gpus), shares, limiter, fixes.basis)
+
+
+def halves_of(model: Model, plan: Disaggregated, traffic: Traffic, where: Machine, level: float = 1.0) -> Halves:
+    """Pace, rules and room of both kinds of workers."""
+    first, second = (pace(model, side, where, engine(side.engine).host, level=level)
+                     for side in (plan.prefill, plan.decode))
+    return Halves(
+        first, second, rules(plan.prefill), rules(plan.decode), plan.prefill_workers * plan.prefill.replicas,
+        plan.decode_workers * plan.decode.replicas, transfer_seconds(model, plan, where),
+        cache_tokens(model, plan.decode, traffic, where),
+    )
 
 
 def _share(traffic: Traffic, replicas: int) -> Traffic:
     """What one of the replicas sees."""
-    from dataclasses import replace
-
     if replicas == 1:
         return traffic
     count = None if traffic.requests is None else max(1, traffic.requests // replicas)
@@ -72,11 +107,7 @@ def _run(steps: Pace, limits: Rules, share: Traffic, room: float, accepted: floa
     return simulate(steps, limits, load, users=share.concurrency, kv_tokens=room, accepted=accepted, burst=share.burst)
 
 
-def _waits(means: Means, run: Run | None) -> bool:
-    return means.waits > 0.2 * means.ttft if run is None else run.full > len(run.latency) / 10
-
-
-def _results(means: Means, run: Run | None, fixes: Correction, traffic: Traffic, plan: Serving) -> Mapping[str, Result]:
+def _results(means: Means, run: Run | None, fixes: Correction, traffic: Traffic, gpus: int) -> Mapping[str, Result]:
     tpot = sum(run.tpot) / len(run.tpot) if run and run.tpot else means.tpot
     raw = sum(run.ttft) / len(run.ttft) if run else means.ttft
     ttft = fixes.scale * raw + fixes.steps * tpot + fixes.constant
@@ -93,7 +124,7 @@ def _results(means: Means, run: Run | None, fixes: Correction, traffic: Traffic,
     low, high = _both(fixes, ttft, latency)
     backwards = -high, -low
     made["requests/s"] = _result("requests/s", "1/s", per_second, backwards, {})
-    made["tokens/s/GPU"] = _result("tokens/s/GPU", "tokens/s", per_second * osl / plan.gpus, backwards, {})
+    made["tokens/s/GPU"] = _result("tokens/s/GPU", "tokens/s", per_second * osl / gpus, backwards, {})
     made["tokens/s/user"] = _result("tokens/s/user", "tokens/s", 1 / tpot, (-fixes.tpot[1], -fixes.tpot[0]), {})
     return made
 
@@ -140,11 +171,3 @@ def _shares(model: Model, plan: Serving, where: Machine, means: Means, steps: Pa
     shares = {rate: share * step.seconds / total for rate, share in step.shares.items()}
     shares["fixed"] = shares.get("fixed", 0.0) + host / total
     return shares
-
-
-def _notes(plan: Serving, traffic: Traffic, means: Means, room: float) -> list[str]:
-    notes = []
-    if traffic.concurrency and means.b < traffic.concurrency / plan.replicas * 0.99:
-        notes.append(f"room for {means.b:.0f} of {traffic.concurrency / plan.replicas:.0f} sequences at once "
-                     f"({room:,.0f} tokens of cache): the others wait")
-    return notes

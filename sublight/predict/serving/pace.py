@@ -67,4 +67,6 @@ def pace(model: Model, plan: Serving, where: Machine, host: Host, *, level: floa
     first = split(plan)
     stages = tuple(surface(model, replace(first, stage=stage), where, drafts=plan.drafts if stage == plan.pp - 1 else 0)
                    for stage in range(plan.pp))
+    slower = 1 / where.factor("fixed")
+    host = Host(host.step * slower, host.sequence * slower, host.prompt * slower)
     return Pace(stages, plan.dp, 1 + plan.drafts, host, level)

@@ -1,4 +1,4 @@
-"""This file knows about the typical steps of a serving run: the prefill of a prompt, a decode step of the mean batch."""
+"""This file knows about the typical steps of serving: the prefill of a prompt, a decode step of the mean batch."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def _decode(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> St
     room = kv_tokens(model, plan, where) * plan.dp
     means = closed_form(pace(model, plan, where, host), rules(plan), traffic, kv_tokens=room)
     each = max(1, round(means.b / plan.dp))
-    step = step_time(model, (Batch(each, 1 + plan.drafts, max(1, round(means.length)), decode=True),), split(plan), where,
-                     drafts=plan.drafts)
+    batch = Batch(each, 1 + plan.drafts, max(1, round(means.length)), decode=True)
+    step = step_time(model, (batch,), split(plan), where, drafts=plan.drafts)
     return replace(step, host=(host.step + host.sequence * each) / where.factor("fixed"))
