@@ -1,0 +1,88 @@
+"""This file knows about fitted constants of operator families: those of a device and a library, else the nearest ones.
+
+    catalog/operators/<family>.toml      [<device>.<library>."<kind>"], written by bench/fit_<family>.py
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from math import log
+from typing import Any
+
+from sublight.device import Device, by_key
+from sublight.predict.machine import Machine
+
+LIBRARIES = ("vllm", "sglang", "trtllm")             # a library without constants of its own takes them in this order
+OTHER_GENERATION, OTHER_DEVICE, OTHER_LIBRARY, OTHER_KIND = 8.0, 1.0, 1.5, 0.5
+WIDER = 1.5                                          # spread of constants that were fitted elsewhere, over their own
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Constants by name, how far times lie from what they give (standard deviation of the log), and whose they are."""
+
+    values: Mapping[str, float]
+    spread: float
+    basis: str                           # "constants", or "transfer": of another device, library or format
+    device: str
+    library: str
+    kind: str
+
+
+def fitted(family: str, kinds: tuple[str, ...], where: Machine) -> Fitted | None:
+    """The constants that hold for a machine, kinds in the order of preference. None where no kind was ever fitted."""
+    key = ("fitted", family, kinds)
+    if key not in where.memo:
+        where.memo[key] = nearest(family, kinds, where.device, where.library)
+    found: Fitted | None = where.memo[key]
+    return found
+
+
+def nearest(
+    family: str, kinds: tuple[str, ...], device: Device, library: str, *, without: frozenset[str] = frozenset(),
+) -> Fitted | None:
+    """The least distant constants. without: devices whose own are left out, for measuring what a transfer costs."""
+    best, least = None, float("inf")
+    for key, row in _rows(family):
+        if key[2] in kinds and key[0] not in without:
+            distance = _distance(key, kinds, device, library)
+            if distance < least:
+                best, least = (key, row), distance
+    if best is None:
+        return None
+    (there, whose, kind), row = best
+    own = least == 0.0
+    values = {name: value for name, value in row.items() if isinstance(value, float)}
+    spread, basis = (row["spread"], "constants") if own else (row["spread"] * WIDER, "transfer")
+    return Fitted(values, spread, basis, there, whose, kind)
+
+
+def _distance(key: tuple[str, str, str], kinds: tuple[str, ...], device: Device, library: str) -> float:
+    there, whose, kind = key
+    apart = OTHER_KIND * kinds.index(kind)
+    if there != device.key:
+        other = by_key(there)
+        apart += OTHER_DEVICE + abs(log((other.limits.memory_bytes_per_second or 1.0)
+                                        / (device.limits.memory_bytes_per_second or 1.0)))
+        apart += OTHER_GENERATION * abs((other.capability or (0, 0))[0] - (device.capability or (0, 0))[0])
+    if whose != library:
+        apart += OTHER_LIBRARY + 0.01 * LIBRARIES.index(whose)
+    return apart
+
+
+@cache
+def _rows(family: str) -> tuple[tuple[tuple[str, str, str], Mapping[str, Any]], ...]:
+    text = resources.files("sublight.catalog").joinpath(f"operators/{family}.toml")
+    return tuple(_flat(tomllib.loads(text.read_text("utf-8")))) if text.is_file() else ()
+
+
+def _flat(rows: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, str], Mapping[str, Any]]]:
+    for device, libraries in rows.items():
+        if isinstance(libraries, dict):
+            for library, kinds in libraries.items():
+                for kind, row in kinds.items():
+                    yield (device, library, kind), row
