@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sublight.plan import Traffic
+from sublight.predict.serving.arrivals import ROUNDS
 from sublight.predict.serving.host import Rules
-from sublight.predict.serving.loop import ROUNDS
 from sublight.predict.serving.pace import Pace, Piece
 
 

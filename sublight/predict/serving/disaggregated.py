@@ -14,8 +14,9 @@ from math import ceil
 from sublight.models import Model
 from sublight.plan import Disaggregated
 from sublight.predict.machine import Machine
+from sublight.predict.serving.arrivals import Request
 from sublight.predict.serving.host import Rules
-from sublight.predict.serving.loop import Request, Run
+from sublight.predict.serving.loop import Run
 from sublight.predict.serving.pace import Pace, split
 
 TRANSFER_SHARE = 0.5                     # of a link's rate that a transfer of cache reaches: judgement

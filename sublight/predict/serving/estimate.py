@@ -11,11 +11,12 @@ from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.estimate import Estimate
 from sublight.predict.machine import Machine
 from sublight.predict.memory import kv_tokens
+from sublight.predict.serving.arrivals import count_of, requests
 from sublight.predict.serving.closed_form import Means, closed_form
 from sublight.predict.serving.correction import Correction, correction
 from sublight.predict.serving.disaggregated import Halves, simulate_halves, transfer_seconds
 from sublight.predict.serving.host import Rules, engine, rules
-from sublight.predict.serving.loop import Run, count_of, requests, simulate
+from sublight.predict.serving.loop import Run, simulate
 from sublight.predict.serving.pace import Pace, pace, split
 from sublight.predict.step import step_time
 from sublight.result import Result

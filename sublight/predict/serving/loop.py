@@ -1,7 +1,5 @@
 """This file knows about a serving run step by step: who waits, who is admitted, who decodes; runs of decode steps are
 jumped over.
-
-A closed loop of users, arrivals at a rate, or given arrivals; lengths are drawn evenly, the same ones every time.
 """
 
 from __future__ import annotations
@@ -10,24 +8,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import ceil, log
+from math import ceil
 
-from sublight.plan import Traffic
+from sublight.predict.serving.arrivals import Request
 from sublight.predict.serving.host import Rules
 from sublight.predict.serving.pace import Pace, Piece
-
-MOST_REQUESTS = 6000
-ROUNDS = 10                              # requests of a user, where the number is not given
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked: when (None: as soon as a user is free), tokens of the prompt, tokens of the answer."""
-
-    arrival: float | None
-    isl: int
-    osl: int
-    hit: int = 0                         # prompt tokens that the prefix cache holds
 
 
 @dataclass(frozen=True)
@@ -45,30 +30,6 @@ class Run:
     length: float                        # mean cached tokens of a decoding sequence
     full: int                            # times that the cache was full, or so many sequences ran, that a prompt waited
     preempted: int
-
-
-def requests(traffic: Traffic, count: int) -> list[Request]:
-    """Lengths by a low-discrepancy sequence (R2, of the plastic number): even, and the same every time."""
-    out = []
-    low = traffic.shortest
-    gap = 0.0
-    for i in range(count):
-        u, v, w = (0.5 + i * 0.7548776662466927) % 1, (0.5 + i * 0.5698402909980532) % 1, (0.5 + i * 0.6180339887) % 1
-        isl = max(1, round(traffic.isl * (low + (1 - low) * u)))
-        osl = max(1, round(traffic.osl * (low + (1 - low) * v)))
-        if traffic.rate is not None:
-            gap += -log(1 - w) / traffic.rate                    # of a Poisson process
-        out.append(Request(None if traffic.rate is None else gap, isl, osl, int(isl * traffic.prefix_hit)))
-    return out
-
-
-def count_of(traffic: Traffic) -> int:
-    """Requests of the run that is simulated."""
-    if traffic.requests is not None:
-        return min(traffic.requests, MOST_REQUESTS)
-    if traffic.concurrency is None:
-        return 2000
-    return max(min(ROUNDS * traffic.concurrency, MOST_REQUESTS), min(4 * traffic.concurrency, 4 * MOST_REQUESTS))
 
 
 class _Engine:
