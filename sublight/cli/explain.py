@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sublight.cli import output
+from sublight.errors import InputError
+
+if TYPE_CHECKING:
+    from sublight.explain.model_setting import Asked
 
 
 def add(commands: Any) -> None:
@@ -34,9 +38,37 @@ def add(commands: Any) -> None:
     command.add_argument("--exchange", metavar="SIZES",
                          help="sizes of expert exchanges that the trace does not tell: tokens=4096,top_k=8,hidden=7168,"
                               "experts=256,group_limit=4,form=fp8")
+    of_model = command.add_argument_group(
+        "the model that the trace runs", "so that a file without shapes is held against the model's operators; what is "
+        "not said here is inferred from the trace or assumed, and marked so")
+    of_model.add_argument("--model", metavar="MODEL",
+                          help="a config.json or its folder, a name of the catalog, or a name of the hub")
+    of_model.add_argument("--phase", choices=("train", "prefill", "decode"), help="default: as the kernels tell")
+    for name, what in (("tokens", "new tokens of this rank in one pass; of a decode: its sequences"),
+                       ("layers", "layers that one pass in the window shows; default: as attention kernels tell"),
+                       ("sequences", "sequences that share the tokens"),
+                       ("context", "cached tokens of each sequence before the pass"),
+                       ("ep", "ranks that share the experts"), ("tp", "ranks that share each layer")):
+        of_model.add_argument(f"--{name}", type=int, metavar="N", help=what)
     command.add_argument("--format", choices=output.FORMATS, default="table")
     command.add_argument("-o", "--output", metavar="FILE", help="write there instead of to standard output")
     command.set_defaults(run=run)
+
+
+RUN = ("tokens", "layers", "phase", "sequences", "context", "ep", "tp")
+
+
+def _model(options: argparse.Namespace) -> Asked | None:
+    """What the user says of the model that runs."""
+    said = {name: getattr(options, name) for name in RUN}
+    if options.model is None:
+        if alone := [name for name, value in said.items() if value is not None]:
+            raise InputError(f"--{alone[0]} is of a model's run; say --model too")
+        return None
+    from sublight.explain.model_setting import Asked
+    from sublight.models import find
+
+    return Asked(find(options.model), **said)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,11 +91,12 @@ def run(options: argparse.Namespace) -> int:
     for text in options.whatif or ():
         parse(text)
     exchange = parse_sizes(options.exchange) if options.exchange else None
+    model = _model(options)
     since = time.process_time()
     with output.progress() as report, no_garbage_collection():
         traces = read_all(options.trace, progress=report)
         explanation = explain(traces, window=window, device=device, what_ifs=options.whatif, cluster=cluster,
-                              exchange=exchange)
+                              exchange=exchange, model=model)
     output.say_speed(sum(t.quality.events for t in traces), sum(t.quality.text_bytes for t in traces), since)
     output.write(explanation, options.format, options.output)
     return 0

@@ -19,6 +19,8 @@ from sublight.explain.fabric import fabric
 from sublight.explain.findings import FINDINGS
 from sublight.explain.frames import Frames
 from sublight.explain.links import link
+from sublight.explain.model_setting import Asked, exchange_of
+from sublight.explain.model_terms import against
 from sublight.explain.notebook import notebook
 from sublight.explain.rank_findings import find_ranks
 from sublight.explain.ranks import Ranks, ranks_of
@@ -32,7 +34,7 @@ from sublight.explain.window import OutsideError, Window, chosen
 from sublight.finding import Finding
 from sublight.trace import Trace
 
-__all__ = ["Explained", "Explanation", "Finding", "View", "explain"]
+__all__ = ["Asked", "Explained", "Explanation", "Finding", "View", "explain"]
 
 
 USUAL_WHAT_IFS_UP_TO = 20_000        # activities: each question replays the window
@@ -74,7 +76,7 @@ class Explanation(Frames):
 def explain(
     traces: Trace | Sequence[Trace], *, window: Window | str = "default", device: Device | None = None,
     what_ifs: Sequence[str] | None = None, cluster: Cluster | None = None,
-    exchange: Mapping[str, int | str] | None = None,
+    exchange: Mapping[str, int | str] | None = None, model: Asked | None = None,
 ) -> Explanation:
     """Account for every nanosecond of each device of each rank.
 
@@ -83,7 +85,8 @@ def explain(
     `device` overrides what the trace says about its devices. `what_ifs` are answered by replaying the window's
     dependencies (docs/replay.md); None asks the usual ones of windows that are not too long for it.
     `cluster` is what communication is held against (docs/fabric.md), `exchange` sizes of expert exchanges that traces
-    do not tell: tokens, top_k, hidden, experts, group_limit, form.
+    do not tell: tokens, top_k, hidden, experts, group_limit, form. `model` is what the trace runs, so that a file
+    without shapes is held against the model's operators (docs/explain-model.md).
     Raises InputError where a trace has nothing to account for, or lacks the window that was asked for.
     """
     several = (traces,) if isinstance(traces, Trace) else tuple(traces)
@@ -110,7 +113,10 @@ def explain(
     explained = []
     for view in views:
         transfers_ns = {} if ranks is None or ranks.refused else _transfers(view, ranks)
-        held = replace(view, fabric=fabric(view, cluster=cluster, exchange=exchange, transfers_ns=transfers_ns))
+        exchange_sizes = exchange if model is None else {**exchange_of(model), **(exchange or {})}
+        held = replace(view, fabric=fabric(view, cluster=cluster, exchange=exchange_sizes, transfers_ns=transfers_ns))
+        if model is not None:
+            held = replace(held, model=against(model, held, held.fabric))
         found = [f for module in FINDINGS for f in module.find(held)]
         found.sort(key=lambda f: (-(f.gain_ns_at_most or 0), f.code))
         played, answers = _replayed(held, what_ifs)

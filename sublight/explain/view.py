@@ -20,6 +20,7 @@ from sublight.trace import I32, I64, KERNEL, Trace
 
 if TYPE_CHECKING:
     from sublight.explain.fabric import Fabric
+    from sublight.explain.model_terms import AgainstModel
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
@@ -91,6 +92,7 @@ class View:
     bounds: Bounds | None = None             # None: the device is not in the catalog, or a CPU-only trace
     refusals: tuple[Refusal, ...] = field(default=())
     fabric: Fabric | None = None             # None: no communication, or no cluster to hold it against
+    model: AgainstModel | None = None        # None: no model was given
 
     @property
     def cpu_only(self) -> bool:

@@ -15,10 +15,12 @@ from sublight.explain import Explained, Explanation
 from sublight.explain.bounds import Bounds
 from sublight.explain.fabric import Fabric
 from sublight.explain.headline import headline
+from sublight.explain.model_terms import AgainstModel
 from sublight.explain.ranks import Ranks
 from sublight.explain.view import View
 from sublight.explain.words import cut, ms, number, percent, recording_caveats
 from sublight.finding import Finding
+from sublight.show import model_rows
 from sublight.show.rows import (
     FABRIC_HEAD,
     SMALL,
@@ -91,9 +93,13 @@ def first_screen(
     console.print(Text(headline(view)))
     if (across := _across_ranks(view, explanation)) is not None:
         console.print(Text(across))
+    if view.model is not None:
+        console.print(Text(f"{view.model.verdict}."))
     console.print()
     console.print(_waterfall(view, coarse=brief))
     console.print()
+    if view.model is not None and not brief:
+        _against_model(view.model, console)
     shown = explained.findings[: BRIEF_FINDINGS if brief else MOST_FINDINGS]
     for finding in shown:
         _finding(finding, console, claim=not brief or finding is shown[0], rest=not brief)
@@ -210,6 +216,8 @@ def _behind(explained: Explained, console: Console) -> None:
         _against_bounds(view, view.bounds, console)
     if view.fabric is not None:
         _against_fabric(view.fabric, console)
+    if view.model is not None:
+        _model_behind(view.model, console)
     console.print()
     table = _table(f"{what} by name", "name", "runs", "time", "share", "grid")
     for row in kernels[:MOST_KERNELS]:
@@ -269,11 +277,35 @@ def _against_fabric(held: Fabric, console: Console) -> None:
         console.print(_indented(f"{line}.", "dim", 0))
 
 
+def _against_model(held: AgainstModel, console: Console) -> None:
+    """Compute, memory and network side by side, and what they rest on."""
+    table = _table(model_rows.caption(held), *model_rows.TERMS_HEAD)
+    for cells in model_rows.terms_rows(held):
+        table.add_row(*cells)
+    console.print(table)
+    for line in model_rows.lines(held):
+        console.print(_indented(f"{line}.", "dim", 0))
+    console.print()
+
+
+def _model_behind(held: AgainstModel, console: Console) -> None:
+    """Each category, and the operators that need most."""
+    for caption, head, rows in (("categories against the model's operators", model_rows.PARTS_HEAD,
+                                 model_rows.parts_rows(held)),
+                                ("operators of the model by their largest term", model_rows.OPS_HEAD,
+                                 model_rows.ops_rows(held))):
+        console.print()
+        table = _table(caption, *("name" if name in ("category", "operator") else name for name in head))
+        for name, *cells in rows[:MOST_FAMILIES]:
+            table.add_row(cut(name, 30), *cells)
+        console.print(table)
+
+
 def _table(caption: str, *columns: str) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), title=caption, title_justify="left", title_style="bold",
                   header_style="dim", width=WIDTH)
     for name in columns:
-        left = name in ("rank", "category", "library · family", "name", "step")
+        left = name in ("rank", "category", "family", "library · family", "name", "step")
         table.add_column(name, justify="left" if left else "right", no_wrap=True,
                          ratio=1 if name in ("name", "library · family") else None)
     return table

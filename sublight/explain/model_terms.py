@@ -1,0 +1,337 @@
+"""This file knows about a window against the model that it runs: what compute, memory and network need for the model's
+operators, side by side; which of the three is the largest; and each part of the window against its operators' bounds.
+
+    compute   operations at the dense peaks that the device's sheet states (docs/devices.md), each operator's unit alone
+    memory    compulsory bytes at the memory's rate
+    network   collectives and exchanges at their expected time on the cluster (docs/fabric.md)
+    least     an operator's bound (docs/bounds.md): at the maximum clock, with the L2 taken off; nothing is faster
+
+The three overlap at best, so the window takes the largest of them at least, as far as the rates are those stated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sublight.bound import Bound, bound
+from sublight.budget import COMPUTE
+from sublight.comm.expected import Expected
+from sublight.device import Device
+from sublight.errors import InputError
+from sublight.explain.bounds import said
+from sublight.explain.fabric import Fabric, cluster_of, placed
+from sublight.explain.model_match import COMMUNICATION, Matched, kernels_by_category, match
+from sublight.explain.model_ops import APART, FAMILIES, Item, communicates, family, items
+from sublight.explain.model_setting import Asked, Fact, Setting, setting
+from sublight.explain.view import View
+from sublight.explain.words import ms, number
+from sublight.models.backward import WEIGHT
+from sublight.ops import Communication, Experts, GroupedGemm
+from sublight.ops.op import Op
+
+TERMS = ("compute", "memory", "network")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one operator needs of each resource, in seconds at stated rates. least: its bound; None: it has none."""
+
+    compute: float
+    memory: float
+    network: float
+    network_low: float
+    network_high: float
+    least: float | None
+    limiter: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """All of one operator in the window. measured_ns: of the kernels that carry it out; None where they were not told
+    apart from others of their category."""
+
+    label: str
+    ops: str
+    category: str
+    count: int
+    compute_ns: int
+    memory_ns: int
+    network_ns: int
+    least_ns: int | None
+    limiter: str
+    measured_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """A category of the window against its operators. kernels: in the window; operators: of the run. least_ns None: the
+    run has none of it, or one without a bound. above_ns only where each kernel is one operator (matched)."""
+
+    name: str
+    family: str
+    kernels: int
+    operators: int
+    measured_ns: int
+    least_ns: int | None
+    matched: bool
+    why_not: str
+
+    @property
+    def above_ns(self) -> int | None:
+        return None if self.least_ns is None or not self.matched else self.measured_ns - self.least_ns
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRow:
+    """A family of categories (model_ops.FAMILIES): what it needs of each resource, and takes in the window."""
+
+    name: str
+    compute_ns: int
+    memory_ns: int
+    network_ns: int
+    least_ns: int | None
+    measured_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstModel:
+    """A window against the model that it runs."""
+
+    model: str
+    device_key: str
+    run: Setting
+    terms_ns: Mapping[str, int]          # of TERMS
+    network_interval_ns: tuple[int, int]
+    products_ns: int                     # compute of matrix products and attention, at the stated dense peaks
+    products_least_ns: int               # the same at the maximum clock
+    peaks: tuple[str, ...]               # "fp8 1,979 TFLOP/s"
+    families: tuple[FamilyRow, ...]
+    parts: tuple[PartRow, ...]           # by measured time, longest first
+    rows: tuple[OpRow, ...]              # by the largest of their terms
+    window_ns: int
+    network_told_by: str
+    notes: tuple[str, ...]
+    refused: tuple[str, ...]             # operators without a time, by why
+
+    @property
+    def limiter(self) -> str:
+        return max(TERMS, key=lambda name: self.terms_ns[name])
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        return self.run.facts
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: the largest term, the others, and how far the window is from it."""
+        largest = self.terms_ns[self.limiter]
+        low, high = self.network_interval_ns
+        words = {"compute": f"compute {ms(self.terms_ns['compute'])} at dense peaks",
+                 "memory": f"memory {ms(self.terms_ns['memory'])}",
+                 "network": f"network {ms(self.terms_ns['network'])} expected ({ms(low)} to {ms(high)})"
+                 if self.terms_ns["network"] else "network nothing"}
+        others = sorted((name for name in TERMS if name != self.limiter), key=lambda name: -self.terms_ns[name])
+        if not largest:
+            return f"Against {self.model}: its operators need nothing that is known"
+        return (f"Against {self.model}: {words[self.limiter]} is the largest term, before {words[others[0]]} and "
+                f"{words[others[1]]}; the window takes {self.window_ns / largest:.2f} times as long")
+
+
+def against(asked: Asked, view: View, held: Fabric | None) -> AgainstModel:
+    """What the model's operators need of a window's device, against what the window takes. `held` is the window's
+    communication against its cluster. Raises InputError where the run is not known, or an operator's work."""
+    run = setting(asked, view)
+    device = view.catalogued
+    assert device is not None, "setting refuses devices that are not in the catalog"
+    every, refused = items(run), dict[str, None]()
+    network = _Network(run, view, held, refused)
+    costs: dict[Op, Cost] = {}
+    by_item = {id(item): _cost(item, device, network, costs, refused) for item in every}
+    least = {key: math.floor(cost.least * 1e9) for key, cost in by_item.items() if cost.least is not None}
+    found = match(view, every, least)
+    counted = [item for m in found for item in m.items]
+    families = tuple(_family(name, counted, by_item, view) for name in FAMILIES)
+    sums = {name: sum(getattr(row, f"{name}_ns") for row in families) for name in TERMS}
+    interval = tuple(round(1e9 * sum(getattr(by_item[id(i)], f"network_{end}") for i in counted))
+                     for end in ("low", "high"))
+    return AgainstModel(
+        model=asked.model.name, device_key=device.key, run=run, terms_ns=sums,
+        network_interval_ns=(interval[0], interval[1]),
+        products_ns=sum(row.compute_ns for row in families[:2]), products_least_ns=_at_clock(counted, device),
+        peaks=_peaks(counted, device), families=families,
+        parts=tuple(sorted((_part(m, least, view) for m in found), key=lambda p: (-p.measured_ns, p.name))),
+        rows=_rows(found, by_item, least, view), window_ns=view.budget.window_ns, network_told_by=network.told_by,
+        notes=tuple(network.notes) + _notes(found), refused=tuple(refused),
+    )
+
+
+# ---- what an operator needs ---------------------------------------------------------------------------------------
+
+
+def _cost(item: Item, device: Device, network: _Network, costs: dict[Op, Cost], refused: dict[str, None]) -> Cost:
+    key = item.op
+    if communicates(item):
+        return network.cost(item, device)
+    if key not in costs:
+        work = item.op.work()
+        seconds = []
+        for (unit, form), flops in work.flops.items():
+            rate = device.stated_flops_per_second(unit, form)
+            if rate is None:
+                refused[f"{item.label}: the catalog has no {unit} rate for {form} on {device.key}"] = None
+            else:
+                seconds.append(flops / rate)
+        memory_rate = device.limits.memory_bytes_per_second
+        least = bound(work, device.limits)
+        costs[key] = Cost(max(seconds, default=0.0), work.bytes_total / memory_rate if memory_rate else 0.0, 0.0, 0.0,
+                          0.0, least.seconds if least else None, _limiter(least))
+    return costs[key]
+
+
+def _limiter(least: Bound | None) -> str:
+    return least.limiter if least else "unknown"
+
+
+class _Network:
+    """Expected times of the run's collectives: of exchanges that the trace has, as the fabric says; else by comm."""
+
+    def __init__(self, run: Setting, view: View, held: Fabric | None, refused: dict[str, None]) -> None:
+        device = view.catalogued
+        self.held, self.refused, self.notes = held, refused, dict[str, None]()
+        ranks = max(run.split.ranks * run.split.pp, view.trace.world_size or 1)
+        self.cluster = held.cluster if held else (cluster_of(device, ranks) if device else None)
+        self.told_by = held.told_by if held else ("assumed: the usual nodes of the device, ranks packed"
+                                                  if self.cluster else "no cluster is known for the device")
+        self.known: dict[tuple[str, Op], Cost] = {}
+
+    def cost(self, item: Item, device: Device) -> Cost:
+        if (item.label, item.op) not in self.known:
+            self.known[item.label, item.op] = self._new(item, device)
+        return self.known[item.label, item.op]
+
+    def _new(self, item: Item, device: Device) -> Cost:
+        assert isinstance(item.op, Communication)
+        least = bound(item.op.work(), device.limits)
+        exchange = self._exchange(item.label)
+        expected = exchange or self._expected(item.label, item.op)
+        if expected is None:
+            return Cost(0.0, 0.0, least.seconds if least else 0.0, least.seconds if least else 0.0,
+                        least.seconds if least else 0.0, least.seconds if least else None, _limiter(least))
+        # copies of a token that share a rank or a node travel once in these kernels: no bound from all copies
+        known = None if exchange or least is None else least.seconds
+        return Cost(0.0, 0.0, expected.seconds, expected.low, expected.high, known, expected.limiter)
+
+    def _exchange(self, label: str) -> Expected | None:
+        """Of the trace's dispatches and combines; a gradient's dispatch is a combine, and back."""
+        wanted = {"moe.dispatch": "dispatch", "moe.combine": "combine", "moe.dispatch.grad": "combine",
+                  "moe.combine.grad": "dispatch (cached)"}.get(label)
+        rows = {row.what: row.expected for row in self.held.rows} if self.held else {}
+        return rows.get(wanted or "") or (rows.get("dispatch") if wanted == "dispatch (cached)" else None)
+
+    def _expected(self, label: str, op: Communication) -> Expected | None:
+        from sublight.comm.expect import expect
+
+        if self.cluster is None:
+            self.refused[f"{label}: no cluster is known for the device; say --on"] = None
+            return None
+        try:
+            return expect(op.work().messages[0], placed(self.cluster, op.group, ()), dtype=op.form)
+        except InputError as error:
+            self.refused[f"{label}: {error}; its bound is taken"] = None
+            return None
+
+
+# ---- what they come to --------------------------------------------------------------------------------------------
+
+
+def _ns(seconds: Iterable[float]) -> int:
+    return round(1e9 * sum(seconds))
+
+
+def _family(name: str, counted: Sequence[Item], costs: Mapping[int, Cost], view: View) -> FamilyRow:
+    mine = [costs[id(item)] for item in counted if item.family == name]
+    least = [cost.least for cost in mine if cost.least is not None]
+    if name == FAMILIES[3]:
+        moving = [rows for category, rows in kernels_by_category(view).items() if category == COMMUNICATION]
+        measured = sum(int(view.trace.activities.dur_ns[rows].sum()) for rows in moving)
+    else:
+        measured = sum(part.ns for part in view.budget.parts if part.name in COMPUTE and family(part.name) == name)
+    return FamilyRow(name, _ns(c.compute for c in mine), _ns(c.memory for c in mine), _ns(c.network for c in mine),
+                     _ns(least) if len(least) == len(mine) else None, measured)
+
+
+def _at_clock(counted: Sequence[Item], device: Device) -> int:
+    """Compute of products and attention at the maximum clock."""
+    total = 0.0
+    for item in counted:
+        if item.family in FAMILIES[:2]:
+            rates = ((flops, device.limits.flops_per_second(unit, form))
+                     for (unit, form), flops in item.op.work().flops.items())
+            total += max((flops / rate for flops, rate in rates if rate), default=0.0)
+    return round(1e9 * total)
+
+
+def _peaks(counted: Sequence[Item], device: Device) -> tuple[str, ...]:
+    units = dict.fromkeys(unit for item in counted if item.family in FAMILIES[:2] for unit in item.op.work().flops
+                          if unit[0] == "tensor")
+    rates = {form: device.stated_flops_per_second(unit, form) for unit, form in units}
+    return tuple(f"{form} {rate / 1e12:,.0f} TFLOP/s" for form, rate in sorted(rates.items()) if rate)
+
+
+def _measured(m: Matched, view: View) -> list[int]:
+    """Of each kernel: what it owns of the window; of communication, how long it takes."""
+    if m.category == COMMUNICATION or view.bounds is None:
+        return [int(ns) for ns in view.trace.activities.dur_ns[m.rows]]
+    return [int(ns) for ns in view.bounds.owned_ns[m.rows]]
+
+
+def _part(m: Matched, least: Mapping[int, int], view: View) -> PartRow:
+    known = [least[id(item)] for item in m.items if id(item) in least]
+    whole = bool(m.items) and len(known) == len(m.items)
+    return PartRow(m.category, family(m.category), len(m.rows), len(m.items), sum(_measured(m, view)),
+                   sum(known) if whole else None, m.matched, m.why_not)
+
+
+def _rows(
+    found: Sequence[Matched], costs: Mapping[int, Cost], least: Mapping[int, int], view: View,
+) -> tuple[OpRow, ...]:
+    grouped: dict[tuple[str, Op, str], list[tuple[Item, int | None]]] = {}
+    for m in found:
+        measured: list[int] | list[None] = _measured(m, view) if m.matched else [None] * len(m.items)
+        for item, ns in zip(m.items, measured, strict=True):
+            grouped.setdefault((item.label, item.op, m.category), []).append((item, ns))
+    out = [_row(label, op, category, members, costs, least) for (label, op, category), members in grouped.items()]
+    return tuple(sorted(out, key=lambda r: (-max(r.compute_ns, r.memory_ns, r.network_ns), r.label, r.ops)))
+
+
+def _row(
+    label: str, op: Op, category: str, members: Sequence[tuple[Item, int | None]], costs: Mapping[int, Cost],
+    least: Mapping[int, int],
+) -> OpRow:
+    one, count = costs[id(members[0][0])], len(members)
+    known = [ns for _, ns in members if ns is not None]
+    floor = least.get(id(members[0][0]))
+    return OpRow(label, said(op), category, count, round(1e9 * one.compute * count), round(1e9 * one.memory * count),
+                 round(1e9 * one.network * count), None if floor is None else floor * count, one.limiter,
+                 sum(known) if len(known) == count else None)
+
+
+def _notes(found: Sequence[Matched]) -> tuple[str, ...]:
+    out = []
+    together = [f"{m.category} ({m.why_not})" for m in found if m.why_not]
+    if together:
+        out.append(f"held against the sum of a category's operators, not one by one: {', '.join(together)}")
+    apart = [m for m in found if len(m.rows) and not m.items and m.category in COMPUTE]
+    if apart:
+        out.append("not among the model's operators: " + ", ".join(
+            f"{m.category} ({number(len(m.rows), 'kernel')})" for m in apart))
+    every = [item for m in found for item in m.items]
+    if any(item.label.endswith(WEIGHT) for item in every):
+        out.append("weights' gradients are added in fp32 to those that are there")
+    if any(item.when == APART for item in every):
+        out.append("experts' products and activation apart, and one copy of rows to experts and back")
+    if any(isinstance(item.op, Experts | GroupedGemm) for item in every):
+        out.append("tokens fall on experts alike")
+    return tuple(out)
