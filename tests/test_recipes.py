@@ -20,9 +20,9 @@ TABLE = recipes._table()
 RULES = [(kind, rule) for kind in ("protocol", "drafts", "layout", "engine") for rule in TABLE[kind]]
 MATCHED = {"system", "backend", "version", "model", "precision", "mode", "shape", "users", "ep", "gpus", "dp",
            "speculative"}
-GIVEN = {field.name for field in fields(Recipe)} | {"when", "name"}
+GIVEN = {field.name for field in fields(Recipe)} | {"when", "name", "settles"}
 ONE = re.compile(r"\d+:\d+(:dp)? \d+(-\d+)?")
-TWO = re.compile(r"\d+:\d+:\d+(:dp)? \d+:\d+:\d+(:dp)? \d+(,\d+)* mtp\d")
+TWO = re.compile(r"\d+:\d+(:dp)? \d+:\d+(:dp)? \d+(,\d+)* mtp\d")
 
 
 def deepseek(**changes: Any) -> Recipe:
@@ -86,6 +86,18 @@ def test_fixed_lengths_of_rows_that_inferencex_never_ran() -> None:
     assert deepseek(model="Qwen/Qwen3-32B", backend="vllm", version="0.12.0").shortest == 0.8
 
 
+def test_a_disaggregated_layout_tells_the_drafts() -> None:
+    row = {"system": "gb200", "mode": "disagg", "version": "0.8.1.post2", "isl": 1024, "tp": None, "ep": None}
+    one, four = Workers(1, 1, 4, 4), Workers(4, 8, 1, 8)
+    assert deepseek(**row, concurrency=8, prefill=one, decode=four).drafts == 3
+    assert deepseek(**row, concurrency=192, prefill=one, decode=four).drafts == 0
+    both = deepseek(**row, concurrency=24, prefill=one, decode=four)
+    assert (both.drafts, both.drafts_or) == (0, 3)
+    settled = deepseek(**row, model="deepseek-ai/DeepSeek-V3", concurrency=24, prefill=one, decode=four)
+    assert (settled.drafts, settled.drafts_or) == (0, None)
+    assert "without drafts" in deepseek(**row, concurrency=24).notes[0]
+
+
 def test_wrong_labels_are_refused() -> None:
     with pytest.raises(InputError, match="backend expected"):
         deepseek(backend="tgi")
@@ -114,7 +126,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 def test_rows_labelled_deepseek_v3_are_of_recipes_without_drafts() -> None:
     """What the rule of that label rests on: each such row lies in a cell of a recipe without drafts where there are
     two, and none is of an image that ran with drafts only."""
-    rows = [row for row in _rows(shared("data/silicon/serving.csv.gz"))
+    rows = [row for row in _rows(shared("silicon/serving.csv.gz"))
             if row["mode"] == "agg" and row["model"] == "deepseek-ai/DeepSeek-V3"]
     assert len(rows) > 200
     assert not [row["id"] for row in rows if row["backend_version"] == "1.2.0rc6.post3"]

@@ -116,7 +116,7 @@ def _recipe(row: dict[str, Any], isl: int, workers: tuple[Workers, Workers] | No
         if name in engine:
             known[name] = amounts[name] = _amount(engine[name], amounts)
     plain = {name: value for name, value in (protocol | engine).items()
-             if name in Recipe.__dataclass_fields__ and name not in known and name not in ("source", "drafts")}
+             if name in Recipe.__dataclass_fields__ and name not in known and name != "source"}
     if not row["dp"]:
         plain.pop("balance_steps", None)
     sources = (protocol.get("source"), source, layout.get("source"), engine.get("source"))
@@ -129,10 +129,10 @@ def _drafts(row: Mapping[str, Any], workers: tuple[Workers, Workers] | None
             ) -> tuple[int, int | None, tuple[str, ...], str]:
     """Drafts, those of another recipe with these labels, notes, source."""
     found = _recipes_with_the_cell(row, workers)
-    if not found:
-        rule = _first("drafts", row)
-        return rule.get("drafts", 0), None, (), rule.get("source", "")
     counts = sorted({drafts for drafts, _, _ in found})
+    rule = _first("drafts", row)
+    if not found or (len(counts) > 1 and rule.get("settles")):
+        return rule.get("drafts", 0), None, tuple(rule.get("notes", ())), rule.get("source", "")
     source = "; ".join(f"{key}: {where}" for _, key, where in found)
     if len(counts) == 1:
         return counts[0], None, (), source
@@ -155,7 +155,7 @@ def _recipes_with_the_cell(row: Mapping[str, Any], workers: tuple[Workers, Worke
 
 def _drafts_of_cell(cell: str, recipe: Mapping[str, Any], row: Mapping[str, Any],
                     workers: tuple[Workers, Workers] | None) -> int | None:
-    """Drafts of a cell that holds the row: "4:4:dp 64-256", or of two roles "1:4:4:dp 4:8:8 12,24 mtp3"."""
+    """Drafts of a cell that holds the row: "4:4:dp 64-256" (gpus:ep), or of two roles "1:4:dp 4:8 12,24 mtp3"."""
     parts = cell.split()
     if len(parts) == 2:
         if parts[0] != f"{row['gpus']}:{row['ep'] or 1}" + (":dp" if row["dp"] else ""):
@@ -169,7 +169,7 @@ def _drafts_of_cell(cell: str, recipe: Mapping[str, Any], row: Mapping[str, Any]
 
 
 def _written(role: Workers) -> str:
-    return f"{role.count}:{role.gpus}:{role.ep}" + (":dp" if role.attention_dp > 1 else "")
+    return f"{role.count}:{role.gpus}" + (":dp" if role.attention_dp > 1 else "")
 
 
 @cache
