@@ -3,7 +3,7 @@
     tokens    of a micro-batch on this rank: mbs · seq / cp
 
 The peak is the worse of two moments: at the loss (logits), or in the backward pass of the last layer (gradients of its
-widest block, and the layer that is computed again). Either way the activations of all micro-batches in flight are there.
+widest block, and the layer that is computed again). In both, the activations of all micro-batches in flight are there.
 What a layer saves: saved.py.
 """
 
@@ -54,7 +54,7 @@ def training_memory(model: Model, plan: Training, job: Job, where: Machine, *, s
 
     Parts that PyTorch's allocator gives out: "parameters", "gradients", "optimizer", "activations" (saved, of all
     micro-batches in flight), "loss" (logits and what goes with them), "working tensors" (gradients in flight, gathered
-    tensors, stand-ins of weight gradients); and beside them "allocator" (held, not given out) and "runtime" (CUDA, NCCL).
+    tensors, stand-ins of weight gradients). Beside them: "allocator" (held, not given out), "runtime" (CUDA, NCCL).
 
     extra of a plan: ("attention", "unfused") and ("dropout", "yes") as papers of 2022 train, ("recompute_modules",
     "core_attn,moe_act,…") of "selective", ("moments", "bf16"), ("gradients", "bf16").
