@@ -107,11 +107,13 @@ class AgainstModel:
     products_ns: int                     # compute of matrix products and attention, at the stated dense peaks
     products_least_ns: int               # the same at the maximum clock
     peaks: tuple[str, ...]               # "fp8 1,979 TFLOP/s"
+    formats: tuple[str, str]             # of products, and of attention: "bf16, fp8", "bf16"
     families: tuple[FamilyRow, ...]
     parts: tuple[PartRow, ...]           # by measured time, longest first
     rows: tuple[OpRow, ...]              # by the largest of their terms
     window_ns: int
     network_told_by: str
+    network_notes: tuple[str, ...]       # what expected times rest on
     notes: tuple[str, ...]
     refused: tuple[str, ...]             # operators without a time, by why
 
@@ -160,10 +162,11 @@ def against(asked: Asked, view: View, held: Fabric | None) -> AgainstModel:
         model=asked.model.name, device_key=device.key, run=run, terms_ns=sums,
         network_interval_ns=(interval[0], interval[1]),
         products_ns=sum(row.compute_ns for row in families[:2]), products_least_ns=_at_clock(counted, device),
-        peaks=_peaks(counted, device), families=families,
+        peaks=_peaks(counted, device), formats=(_formats(counted, FAMILIES[0]), _formats(counted, FAMILIES[1])),
+        families=families,
         parts=tuple(sorted((_part(m, least, view) for m in found), key=lambda p: (-p.measured_ns, p.name))),
         rows=_rows(found, by_item, least, view), window_ns=view.budget.window_ns, network_told_by=network.told_by,
-        notes=tuple(network.notes) + _notes(found), refused=tuple(refused),
+        network_notes=tuple(network.notes), notes=_notes(found), refused=tuple(refused),
     )
 
 
@@ -199,7 +202,7 @@ class _Network:
 
     def __init__(self, run: Setting, view: View, held: Fabric | None, refused: dict[str, None]) -> None:
         device = view.catalogued
-        self.held, self.refused, self.notes = held, refused, dict[str, None]()
+        self.held, self.refused, self.notes = held, refused, dict[str, None]()     # notes: what expected times rest on
         ranks = max(run.split.ranks * run.split.pp, view.trace.world_size or 1)
         self.cluster = held.cluster if held else (cluster_of(device, ranks) if device else None)
         self.told_by = held.told_by if held else ("assumed: the usual nodes of the device, ranks packed"
@@ -216,6 +219,9 @@ class _Network:
         least = bound(item.op.work(), device.limits)
         exchange = self._exchange(item.label)
         expected = exchange or self._expected(item.label, item.op)
+        self.notes.update(dict.fromkeys(expected.notes if expected else ()))
+        if exchange and self.held:
+            self.notes.update(dict.fromkeys(self.held.assumptions))
         if expected is None:
             return Cost(0.0, 0.0, least.seconds if least else 0.0, least.seconds if least else 0.0,
                         least.seconds if least else 0.0, least.seconds if least else None, _limiter(least))
@@ -278,6 +284,11 @@ def _peaks(counted: Sequence[Item], device: Device) -> tuple[str, ...]:
                           if unit[0] == "tensor")
     rates = {form: device.stated_flops_per_second(unit, form) for unit, form in units}
     return tuple(f"{form} {rate / 1e12:,.0f} TFLOP/s" for form, rate in sorted(rates.items()) if rate)
+
+
+def _formats(counted: Sequence[Item], name: str) -> str:
+    return ", ".join(sorted({form for item in counted if item.family == name
+                             for unit, form in item.op.work().flops if unit == "tensor"}))
 
 
 def _measured(m: Matched, view: View) -> list[int]:

@@ -22,6 +22,7 @@ from sublight.explain.headline import headline
 from sublight.explain.view import View
 from sublight.explain.words import cut, ms, percent
 from sublight.finding import Finding
+from sublight.show import model_rows
 from sublight.show.lanes import HIDDEN, KEYS, stretches
 from sublight.show.page_data import MOST_LABEL, MOST_ROWS, MOST_STEPS, inert_json, page_data, printable, shown_name
 from sublight.show.rows import FABRIC_HEAD, BarRow, fabric_lines, fabric_rows, quality_line, title, waterfall
@@ -145,8 +146,8 @@ def _device(explained: Explained, explanation: Explanation, index: int, shown: S
               "</details>") if devices > 1 else (f'<section class="device" id="d{index}">{name}', "</section>"))
     return [
         frame[0], f'<p class="verdict">{_text(headline(view))}</p>',
-        *_waterfall(view), *_timeline_section(view, index), *_findings(explained.findings), *_refusals(view),
-        *_additions(explained), *_fabric(view), *_kernels(view, index, devices), *_steps(view), *_quality(view),
+        *_model(view), *_waterfall(view), *_timeline_section(view, index), *_findings(explained.findings),
+        *_refusals(view), *_additions(explained), *_fabric(view), *_kernels(view, index, devices), *_steps(view), *_quality(view),
         frame[1],
     ]
 
@@ -254,6 +255,21 @@ def _fabric(view: View) -> list[str]:
     table = _table(head, fabric_rows(held), caption="Communication against the fabric") if held.rows else []
     return [f"<h3>Communication against the fabric <small>{_text(held.title)}</small></h3>", *table,
             *(f"<p class=dim>{_text(line)}.</p>" for line in fabric_lines(held))]
+
+
+def _model(view: View) -> list[str]:
+    """Against the model: compute, memory and network side by side, then categories and operators."""
+    held = view.model
+    if held is None:
+        return []
+    tables = ((model_rows.TERMS_HEAD, model_rows.terms_rows(held), "Compute, memory and network"),
+              (model_rows.PARTS_HEAD, model_rows.parts_rows(held), "Categories against the model's operators"),
+              (model_rows.OPS_HEAD, model_rows.ops_rows(held), "Operators of the model"))
+    terms, parts, operators = (
+        _table([(name, i > 0) for i, name in enumerate(head)], rows, caption=caption) for head, rows, caption in tables)
+    return [f'<p class="verdict">{_text(held.verdict)}.</p>', f"<h3>{_text(model_rows.caption(held))}</h3>",
+            *terms, *(f"<p class=dim>{_text(line)}.</p>" for line in model_rows.lines(held)),
+            "<details><summary>Categories and operators</summary>", *parts, *operators, "</details>"]
 
 
 def _kernels(view: View, index: int, devices: int) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from sublight.explain import Explained, Explanation
 from sublight.explain.findings.sms_held import held_blocks
 from sublight.explain.headline import headline
+from sublight.explain.model_terms import AgainstModel
 from sublight.explain.ranks import Ranks
 from sublight.explain.view import View
 from sublight.finding import Finding
@@ -83,6 +84,7 @@ def _device(explained: Explained) -> dict[str, Any]:
         "replay": _replay(explained),
         "bounds": _bounds(view),
         "fabric": _fabric(view),
+        "model": _model(view.model),
         "steps": [
             {"label": s.label, "window_ns": s.window_ns, "busy_ns": s.busy_ns, "idle_ns": s.idle_ns,
              "exposed_communication_ns": s.exposed_communication_ns, "activities": s.activities,
@@ -145,6 +147,35 @@ def _fabric(view: View) -> dict[str, Any] | None:
              "terms_ns": {name: round(s * 1e9) for name, s in row.expected.terms.items()},
              "limiter": row.expected.limiter, "basis": row.expected.basis, "verdict": row.verdict}
             for row in held.rows
+        ],
+    }
+
+
+def _model(held: AgainstModel | None) -> dict[str, Any] | None:
+    return None if held is None else {
+        "model": held.model, "device_key": held.device_key, "phase": held.run.phase,
+        "layers": list(held.run.layers), "passes": len(held.run.passes),
+        "split": {"tp": held.run.split.tp, "dp": held.run.split.dp, "ep": held.run.split.ep},
+        "facts": [{"name": f.name, "value": f.value, "how": f.how, "why": f.why} for f in held.facts],
+        "terms_ns": dict(held.terms_ns), "network_ns_low": held.network_interval_ns[0],
+        "network_ns_high": held.network_interval_ns[1], "products_and_attention_ns": held.products_ns,
+        "products_and_attention_least_ns": held.products_least_ns, "peaks": list(held.peaks),
+        "limiter": held.limiter, "verdict": held.verdict, "network_told_by": held.network_told_by, "network_notes": list(held.network_notes),
+        "formats": {"products": held.formats[0], "attention": held.formats[1]},
+        "notes": list(held.notes), "refused": list(held.refused),
+        "families": [
+            {"name": f.name, "compute_ns": f.compute_ns, "memory_ns": f.memory_ns, "network_ns": f.network_ns,
+             "least_ns": f.least_ns, "measured_ns": f.measured_ns} for f in held.families
+        ],
+        "parts": [
+            {"name": p.name, "family": p.family, "kernels": p.kernels, "operators": p.operators,
+             "measured_ns": p.measured_ns, "least_ns": p.least_ns, "above_ns": p.above_ns, "matched": p.matched,
+             "why_not": p.why_not or None} for p in held.parts
+        ],
+        "operators": [
+            {"label": r.label, "ops": r.ops, "category": r.category, "count": r.count, "compute_ns": r.compute_ns,
+             "memory_ns": r.memory_ns, "network_ns": r.network_ns, "least_ns": r.least_ns, "limiter": r.limiter,
+             "measured_ns": r.measured_ns} for r in held.rows
         ],
     }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from sublight.budget import Budget
 from sublight.explain import Explained, Explanation
 from sublight.explain.headline import headline
+from sublight.explain.view import View
 from sublight.explain.words import ms, percent
+from sublight.show import model_rows
 from sublight.show.rows import SMALL, BarRow, quality_line, title, waterfall
 
 MOST_FINDINGS = 5
@@ -26,6 +28,7 @@ def _device(explained: Explained, explanation: Explanation) -> str:
     listed = min(len(explained.findings), MOST_FINDINGS + 1)
     lines += [f"| {row.label} | {ms(row.ns)} | {percent(view.share(row.ns))} |"
               for row in _rows(view.budget, MOST_LINES - AROUND - listed)]
+    lines += _model(view)
     lines.append("")
     for f in explained.findings[:MOST_FINDINGS]:
         gain = f" (at most {ms(f.gain_ns_at_most)})" if f.gain_ns_at_most else ""
@@ -37,6 +40,17 @@ def _device(explained: Explained, explanation: Explanation) -> str:
         lines.append(f"Cannot tell {'; '.join(refusal.what for refusal in view.refusals)}.")
     lines.append(f"Trace: {quality_line(view)}.")
     return "\n".join(lines)
+
+
+def _model(view: View) -> list[str]:
+    """Compute, memory and network for the model's operators, where one was given."""
+    held = view.model
+    if held is None:
+        return []
+    head = model_rows.TERMS_HEAD
+    return ["", f"{_cell(held.verdict)}.", "", f"| {' | '.join(head)} |", "|:--|" + "--:|" * (len(head) - 1),
+            *(f"| {' | '.join(cells)} |" for cells in model_rows.terms_rows(held)), "",
+            *(f"- {_cell(line)}." for line in model_rows.lines(held))]
 
 
 def _rows(budget: Budget, most: int) -> tuple[BarRow, ...]:

@@ -47,14 +47,15 @@ def lines(held: AgainstModel) -> list[str]:
     """What stands beside the table: the peaks, what was given, inferred and assumed, what is refused."""
     peaks = f"{ms(held.products_ns)} at the sheet's dense peaks ({', '.join(held.peaks)})" if held.peaks else \
         ms(held.products_ns)
-    out = [f"Matrix products and attention: {peaks}, {ms(held.products_least_ns)} at the maximum clock"]
+    products, attention = (f" in {forms}" if forms else "" for forms in held.formats)
+    out = [f"Matrix products{products} and causal attention{attention}: {peaks}, {ms(held.products_least_ns)} at the maximum clock"]
     for how, word in ((GIVEN, "Given"), (INFERRED, "Inferred"), (ASSUMED, "Assumed")):
         facts = [f"{f.name} {f.value}" + (f" ({f.why})" if f.why and how != GIVEN else "")
                  for f in held.facts if f.how == how]
         if facts:
             out.append(f"{word}: {'; '.join(facts)}")
     if held.terms_ns["network"]:
-        out.append(f"Network: {held.network_told_by}")
+        out.append(f"Network: {'; '.join((held.network_told_by, *held.network_notes))}")
     if held.notes:
         out.append(f"Taken as: {'; '.join(held.notes)}")
     return out + [f"Without a time: {why}" for why in held.refused]
