@@ -147,8 +147,8 @@ def _device(explained: Explained, explanation: Explanation, index: int, shown: S
     return [
         frame[0], f'<p class="verdict">{_text(headline(view))}</p>',
         *_model(view), *_waterfall(view), *_timeline_section(view, index), *_findings(explained.findings),
-        *_refusals(view), *_additions(explained), *_fabric(view), *_kernels(view, index, devices), *_steps(view), *_quality(view),
-        frame[1],
+        *_refusals(view), *_additions(explained), *_fabric(view), *_kernels(view, index, devices), *_steps(view),
+        *_quality(view), frame[1],
     ]
 
 

@@ -160,7 +160,8 @@ def _model(held: AgainstModel | None) -> dict[str, Any] | None:
         "terms_ns": dict(held.terms_ns), "network_ns_low": held.network_interval_ns[0],
         "network_ns_high": held.network_interval_ns[1], "products_and_attention_ns": held.products_ns,
         "products_and_attention_least_ns": held.products_least_ns, "peaks": list(held.peaks),
-        "limiter": held.limiter, "verdict": held.verdict, "network_told_by": held.network_told_by, "network_notes": list(held.network_notes),
+        "limiter": held.limiter, "verdict": held.verdict, "network_told_by": held.network_told_by,
+        "network_notes": list(held.network_notes),
         "formats": {"products": held.formats[0], "attention": held.formats[1]},
         "notes": list(held.notes), "refused": list(held.refused),
         "families": [

@@ -48,7 +48,8 @@ def lines(held: AgainstModel) -> list[str]:
     peaks = f"{ms(held.products_ns)} at the sheet's dense peaks ({', '.join(held.peaks)})" if held.peaks else \
         ms(held.products_ns)
     products, attention = (f" in {forms}" if forms else "" for forms in held.formats)
-    out = [f"Matrix products{products} and causal attention{attention}: {peaks}, {ms(held.products_least_ns)} at the maximum clock"]
+    out = [f"Matrix products{products} and causal attention{attention}: {peaks}, {ms(held.products_least_ns)} at the "
+           "maximum clock"]
     for how, word in ((GIVEN, "Given"), (INFERRED, "Inferred"), (ASSUMED, "Assumed")):
         facts = [f"{f.name} {f.value}" + (f" ({f.why})" if f.why and how != GIVEN else "")
                  for f in held.facts if f.how == how]
