@@ -1,0 +1,8 @@
+"""This file knows about launch commands of engines: `parse` reads one into a plan, `emit` writes one from a plan."""
+
+from sublight.engines.flags import ENGINES
+from sublight.engines.launch import Launch
+from sublight.engines.read_command import parse
+from sublight.engines.write_command import emit, settled
+
+__all__ = ["ENGINES", "Launch", "emit", "parse", "settled"]

@@ -1,0 +1,31 @@
+"""This file knows about a launch: what a command starts, read into a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sublight.plan import Job, Serving, Training
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a launch command starts. None: the command does not say.
+
+    environment  names of variables that the command sets, without their values
+    notes        what was assumed, or understood although this version would not take it
+    """
+
+    engine: str                          # "vllm", "sglang", "trtllm", "megatron", "torchtitan"
+    version: str | None
+    model: str | None
+    plan: Serving | Training
+    job: Job | None = None
+    gpus: int | None = None
+    environment: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> tuple[tuple[str, str], ...]:
+        """Flags that no field of the plan holds, in order, with their values as shell text; of an options file its
+        keys, with dots between levels, and values as JSON."""
+        return self.plan.extra

@@ -1,0 +1,159 @@
+"""This file knows about writing a launch command: the words that start an engine with a plan, by version.
+
+    >>> print(emit("Qwen/Qwen3-32B", Serving(tp=4, max_sequences=256), "vllm"))
+    vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4 --max-num-seqs 256
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from sublight.engines import megatron, options_file, sglang, torchtitan, trtllm, vllm
+from sublight.engines.arguments import Written, write_arguments
+from sublight.engines.flags import ENGINES, NEWEST, Table, Version, numbers, table
+from sublight.engines.read_command import parse
+from sublight.engines.shell import quoted
+from sublight.errors import InputError
+from sublight.plan import Job, Serving, Training
+
+FILE = "options.yml"
+GPUS_PER_NODE = 8
+ASSUMED = ("acceptance", "imbalance", "engine", "framework", "version")   # of the workload, or said beside the command
+TRAINING = ("megatron", "torchtitan")
+
+
+def emit(
+    model: str, plan: Serving | Training, engine: str | None = None, version: str | None = None, *,
+    job: Job | None = None,
+) -> str:
+    """The command that starts an engine with a plan; `parse` reads the same plan back.
+
+    engine, version  default: the plan's own; no version: the newest that we know
+    job              of a training run: its sequence length and global batch
+
+    Raises InputError where this version of the engine cannot be told a value of the plan.
+    """
+    own = plan.engine if isinstance(plan, Serving) else plan.framework
+    engine, version = engine or own, version or (plan.version if engine in (None, own) else None)
+    known, number = table(engine), numbers(version)
+    if isinstance(plan, Serving) == (engine in TRAINING):
+        kind = "a Training plan" if engine in TRAINING else "a Serving plan"
+        raise InputError(f"{known.title} is started with {kind}, got one of {type(plan).__name__}")
+    if job is not None and engine not in TRAINING:
+        raise InputError(f"{known.title} serves; a job of training has no place in its command")
+    text = _command(model, plan, engine, known, version, number, job)
+    _verify(text, plan, engine, known, version, job)
+    return text
+
+
+def settled(plan: Serving | Training) -> Serving | Training:
+    """A plan as a command can say it: without what is assumed of the workload, and with defaults where a value has no
+    effect (sequence parallelism of one rank)."""
+    if isinstance(plan, Serving):
+        kind = None if plan.moe_kind == "tp" and plan.ep == 1 else plan.moe_kind
+        return replace(plan, acceptance=0.0, imbalance=1.0, moe_kind=kind)
+    sequence_parallel = True if plan.tp == 1 else plan.sequence_parallel
+    return replace(plan, imbalance=1.0, sequence_parallel=sequence_parallel)
+
+
+def _command(
+    model: str, plan: Serving | Training, engine: str, known: Table, version: str | None, number: Version,
+    job: Job | None,
+) -> str:
+    plan = settled(plan)
+    if isinstance(plan, Serving):
+        module = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}[engine]
+        settings = _once(module.settings(plan, number))
+        instances = 1 if engine == "sglang" and plan.dp == 1 else plan.replicas
+        written = write_arguments(known, settings, plan.extra, number)
+        start = _serve(model, engine, number)
+        return _text(known, engine, version, instances, None, start, written, number)
+    settings = (megatron if engine == "megatron" else torchtitan).settings(plan, job, number)
+    written = write_arguments(known, settings, plan.extra, number)
+    start, name = _train(model, plan, engine, number, written)
+    return _text(known, engine, version, 1, name, start, written, number)
+
+
+def _once(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None or name == "cuda_graph_config"}
+
+
+def _serve(model: str, engine: str, number: Version) -> list[str]:
+    name = quoted(model)
+    if engine == "vllm":
+        return ["vllm", "serve", name]
+    if engine == "sglang":
+        return ["python", "-m", "sglang.launch_server", "--model-path", name]
+    return ["trtllm-serve", name]
+
+
+def _train(
+    model: str, plan: Training, engine: str, number: Version, written: Written,
+) -> tuple[list[str], str | None]:
+    """The start of a training command, and the model's name where only a comment can say it."""
+    nodes, processes = _nodes(plan.gpus)
+    torchrun = ["torchrun", *(["--nnodes", str(nodes)] if nodes > 1 else []), "--nproc-per-node", str(processes)]
+    if engine == "megatron":
+        return [*torchrun, "pretrain_gpt.py"], model
+    start = [*torchrun, "-m", "torchtitan.train"]
+    if model.endswith(".toml"):
+        return [*start, "--job.config_file", quoted(model)], None
+    name, slash, flavor = model.partition("/")
+    if number >= (0, 3):
+        if not slash:
+            raise InputError(f"torchtitan from 0.3 on names a module and a config, as 'llama3/llama3_8b'; got {model!r}")
+        return [*start, "--module", quoted(name), "--config", quoted(flavor)], None
+    return [*start, "--model.name", quoted(name), *(["--model.flavor", quoted(flavor)] if slash else [])], None
+
+
+def _nodes(gpus: int) -> tuple[int, int]:
+    processes = next(size for size in range(min(GPUS_PER_NODE, gpus), 0, -1) if gpus % size == 0)
+    return gpus // processes, processes
+
+
+def _text(
+    known: Table, engine: str, version: str | None, instances: int, name: str | None, start: list[str],
+    written: Written, number: Version,
+) -> str:
+    lines = []
+    if version is not None or instances > 1 or name is not None:
+        lines.append(f"# {engine}" + (f" {version}" if version is not None else "")
+                     + (f", {instances} instances" if instances > 1 else "") + (f": {name}" if name else ""))
+    flags = list(written.flags)
+    if written.keys:
+        option = known.facts["options"]
+        if not option:
+            raise InputError(f"{known.title} has no options file for {written.keys[0][0]}")
+        if any(flag.split(" ", 1)[0] in (option, "--config") for flag in flags):
+            raise InputError(f"the plan needs keys of an options file ({written.keys[0][0]}), but names one whose text "
+                             "is not known; give its text to parse")
+        lines.append(f"cat > {FILE} << 'EOF'\n{options_file.written(options_file.nested(written.keys))}\nEOF")
+        flags.append(f"{option} {FILE}")
+    variables = [f"{variable}={value}" for variable, value in written.variables]
+    lines.append(" ".join([*variables, *start, *flags]))
+    return "\n".join(lines)
+
+
+def _verify(
+    text: str, plan: Serving | Training, engine: str, known: Table, version: str | None, job: Job | None,
+) -> None:
+    """What is written must read as the same plan: where it does not, the engine cannot be told it."""
+    back = parse(text, version=version)
+    wanted = settled(plan)
+    for part in fields(wanted):
+        if part.name in ASSUMED:
+            continue
+        want, got = getattr(wanted, part.name), getattr(back.plan, part.name)
+        if part.name == "extra":
+            want, got = tuple(sorted(want)), tuple(sorted(got))
+        if want != got:
+            which = f"{known.title} {version}" if version is not None else known.title
+            raise InputError(f"{which} has no flag that says {part.name.replace('_', ' ')} = {want!r}"
+                             + (f"; it would be {got!r}" if part.name != "extra" else ""))
+    if job is not None and back.job != job:
+        raise InputError(f"{known.title} would read the job as {back.job}, not {job}")
+
+
+__all__ = ["ENGINES", "NEWEST", "emit", "settled"]
