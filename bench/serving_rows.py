@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import csv
 import gzip
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from sublight.errors import InputError
 from sublight.models import Model, catalog, named, recast
 from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.machine import Machine, machine
 from sublight.predict.serving.family import family
+from sublight.predict.serving.recipes import Recipe, Workers, facts
 
 Row = Mapping[str, str]
 GPUS = {"a100_sxm": (8, "A100"), "h100_sxm": (8, "H100"), "h200_sxm": (8, "H200"), "b200_sxm": (8, "B200"),
@@ -32,18 +30,18 @@ INPUTS = ("id", "system", "backend", "backend_version", "model", "arch", "precis
 
 @dataclass(frozen=True)
 class Case:
-    """What predict takes. protocol: of catalog/serving/protocols.toml."""
+    """What predict takes, with what is public about the run."""
 
     id: str
     system: str
     backend: str
+    version: str
     family: str
     model: Model
     plan: Serving | Disaggregated
     traffic: Traffic
     where: Machine
-    protocol: str
-    version: str
+    recipe: Recipe
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -58,7 +56,7 @@ def number(row: Row, name: str, otherwise: int = 1) -> int:
 
 
 @cache
-def known_model(name: str, arch: str, precision: str, gemm: str, moe: str, blackwell: bool) -> Model:
+def known_model(name: str, arch: str, precision: str, gemm: str, moe: str, kv: str | None, blackwell: bool) -> Model:
     """The catalog's model with the formats that the row names. Raises InputError where it is not known."""
     names = {key.lower(): key for key in catalog()}
     fp4 = precision == "fp4" and "gpt-oss" not in name
@@ -66,7 +64,7 @@ def known_model(name: str, arch: str, precision: str, gemm: str, moe: str, black
     found = next((names[text.lower()] for text in tried if text.lower() in names), None)
     if found is None:
         raise InputError(f"no model '{name}' ({arch}) in the catalog")
-    return _in_formats(named(found), precision, gemm, moe, blackwell)
+    return _in_formats(named(found), precision, gemm, moe, kv, blackwell)
 
 
 def _candidates(name: str, fp4: bool) -> list[str]:
@@ -78,11 +76,13 @@ def _candidates(name: str, fp4: bool) -> list[str]:
     return [*variants, *plain, *other] if fp4 else [*plain, *other, *variants]
 
 
-def _in_formats(model: Model, precision: str, gemm: str, moe: str, blackwell: bool) -> Model:
+def _in_formats(model: Model, precision: str, gemm: str, moe: str, kv: str | None, blackwell: bool) -> Model:
     """fp8 checkpoints of the model's own are kept; fp4 ones of mixtures leave attention in 16 bits."""
     if "gpt-oss" in model.name.lower():
-        return recast(model, experts="mxfp4_fp8", kv="fp8") if blackwell else model
-    kv = "fp8" if precision in ("fp8", "fp4") else None
+        return recast(model, experts="mxfp4_fp8" if blackwell else None, kv=kv)
+    kv = kv or ("fp8" if precision in ("fp8", "fp4") else None)
+    if kv == "bf16" and model.kv == "fp8":
+        kv = None                        # recipes say "auto": the format that the checkpoint names
     forms = set(model.bytes_by_format())
     if precision == "fp8" and not any(form.startswith("fp8") for form in forms):
         form = gemm if gemm in ("fp8", "fp8_block") else "fp8_block" if moe else "fp8"
@@ -94,59 +94,65 @@ def _in_formats(model: Model, precision: str, gemm: str, moe: str, blackwell: bo
 
 
 @cache
-def where(system: str, backend: str, version: str, gpus: int) -> Machine:
+def where(system: str, backend: str, version: str, gpus: int, tables: bool = True) -> Machine:
     """The machine of a row. Raises InputError for a system that is not known."""
     if system not in GPUS:
         raise InputError(f"no system '{system}'; known: {', '.join(sorted(GPUS))}")
     node, name = GPUS[system]
     shape = f"{node}x{name}" if gpus <= node else f"{-(-gpus // node)}x{node}x{name}"
-    return machine(shape, backend, version=version or None)
-
-
-@cache
-def protocols() -> Mapping[str, Any]:
-    text = resources.files("sublight.catalog").joinpath("serving/protocols.toml").read_text("utf-8")
-    return tomllib.loads(text)
-
-
-def protocol(isl: int, osl: int, backend: str) -> str:
-    """Which benchmark asks in this shape."""
-    if [isl, osl] in protocols()["inferencex"]["shapes"]:
-        return "inferencex"
-    return f"other-{backend}" if f"other-{backend}" in protocols() else "other"
+    return replace(machine(shape, backend, version=version if version[:1].isdigit() else None), tables=tables)
 
 
 def case(row: Row, *, tables: bool = True) -> Case:
     """Raises InputError, with the reason, for a row that cannot be predicted."""
-    from dataclasses import replace
-
     mode, backend = row["mode"], row["backend"]
-    model = known_model(row["model"], row["arch"], row["precision"], row["gemm_quant"], row["moe_quant"],
+    recipe = _recipe(row)
+    model = known_model(row["model"], row["arch"], row["precision"], row["gemm_quant"], row["moe_quant"], recipe.kv,
                         row["system"] in BLACKWELL)
     plan: Serving | Disaggregated
     if mode == "agg":
-        plan = _plan(row, "", backend)
+        plan = _plan(row, "", recipe, model)
         users = number(row, "concurrency", number(row, "batch_per_rank") * plan.dp)
-    elif row["prefill_num_workers"] and row["decode_num_workers"]:
-        prefill, decode = _plan(row, "prefill_", backend), _plan(row, "decode_", backend)
-        plan = Disaggregated(prefill, decode, number(row, "prefill_num_workers"), number(row, "decode_num_workers"))
-        users = number(row, "concurrency", number(row, "decode_batch_size") * decode.dp * plan.decode_workers)
     else:
+        prefill, decode = _plan(row, "prefill_", recipe, model), _plan(row, "decode_", recipe, model)
+        plan = Disaggregated(replace(prefill, drafts=0), decode, number(row, "prefill_num_workers"),
+                             number(row, "decode_num_workers"))
+        users = number(row, "concurrency", number(row, "decode_batch_size") * decode.dp * plan.decode_workers)
+    traffic = Traffic(number(row, "isl"), number(row, "osl"), concurrency=users, shortest=recipe.shortest,
+                      requests=recipe.requests_per_user * users, burst=recipe.burst)
+    here = where(row["system"], backend, row["backend_version"], plan.gpus, tables)
+    return Case(row["id"], row["system"], backend, row["backend_version"], family(row["model"]), model, plan, traffic,
+                here, recipe)
+
+
+def _recipe(row: Row) -> Recipe:
+    """What is public about the run. Raises InputError for rows whose workers are not counted."""
+    mode = row["mode"]
+    if mode != "agg" and not (row["prefill_num_workers"] and row["decode_num_workers"]):
         raise InputError("disaggregated without worker counts")
-    isl, osl = number(row, "isl"), number(row, "osl")
-    kind = protocol(isl, osl, backend)
-    how = protocols()[kind]
-    traffic = Traffic(isl, osl, concurrency=users, requests=how["requests_per_user"] * users, shortest=how["shortest"],
-                      burst=how["burst"])
-    here = where(row["system"], backend, row["backend_version"], plan.gpus)
-    here = here if tables else replace(here, tables=False)
-    return Case(row["id"], row["system"], backend, family(row["model"]), model, plan, traffic, here, kind,
-                row["backend_version"])
+    sides = [Workers(number(row, f"{side}_num_workers"), number(row, f"{side}_tp_size"),
+                     number(row, f"{side}_attention_dp_size"), number(row, f"{side}_moe_ep_size"))
+             for side in ("prefill", "decode")] if mode != "agg" else [None, None]
+    return facts(
+        system=row["system"], backend=row["backend"], version=row["backend_version"], model=row["model"],
+        precision=row["precision"], mode=mode, isl=number(row, "isl"), osl=number(row, "osl"),
+        concurrency=number(row, "concurrency", number(row, "batch_per_rank")),
+        tp=number(row, "tp") if mode == "agg" else None,
+        attention_dp=number(row, "attention_dp") if mode == "agg" else None,
+        ep=number(row, "moe_ep") if mode == "agg" else None, prefill=sides[0], decode=sides[1],
+    )
 
 
-def _plan(row: Row, prefix: str, backend: str) -> Serving:
+def _plan(row: Row, prefix: str, recipe: Recipe, model: Model) -> Serving:
     suffix = "_size" if prefix else ""
     tp, dp = number(row, f"{prefix}tp{suffix}"), number(row, f"{prefix}attention_dp{suffix}")
-    ep = number(row, f"{prefix}moe_ep{suffix}")
-    return Serving(engine=backend, version=row["backend_version"] or None, tp=tp, pp=number(row, f"{prefix}pp{suffix}"),
-                   dp=dp, ep=ep if tp * dp % ep == 0 else 1)
+    ep = recipe.ep or number(row, f"{prefix}moe_ep{suffix}")
+    if recipe.attention_dp and not prefix:
+        tp, dp = max(1, tp * dp // recipe.attention_dp), recipe.attention_dp
+    version = row["backend_version"]
+    return Serving(
+        engine=row["backend"], version=version if version[:1].isdigit() else None, tp=tp, dp=dp,
+        ep=ep if tp * dp % ep == 0 else 1, pp=number(row, f"{prefix}pp{suffix}"), token_budget=recipe.token_budget,
+        max_sequences=recipe.max_sequences, memory_fraction=recipe.memory_fraction, poll_steps=recipe.poll_steps,
+        drafts=recipe.drafts if model.drafts else 0, acceptance=recipe.acceptance or 0.0,
+    )
