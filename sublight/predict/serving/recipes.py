@@ -116,13 +116,14 @@ def _recipe(row: dict[str, Any], isl: int, workers: tuple[Workers, Workers] | No
         if name in engine:
             known[name] = amounts[name] = _amount(engine[name], amounts)
     plain = {name: value for name, value in (protocol | engine).items()
-             if name in Recipe.__dataclass_fields__ and name not in known and name != "source"}
+             if name in Recipe.__dataclass_fields__ and name not in known and name not in ("source", "notes")}
     if not row["dp"]:
         plain.pop("balance_steps", None)
     sources = (protocol.get("source"), source, layout.get("source"), engine.get("source"))
     acceptance = _table()["acceptance"].get(str(drafts)) if drafts else None
     return Recipe(drafts=drafts, drafts_or=other, acceptance=acceptance, protocol=protocol.get("name", ""),
-                  notes=notes, source=tuple(text for text in sources if text), **plain, **known)
+                  notes=(*notes, *engine.get("notes", ())), source=tuple(text for text in sources if text),
+                  **plain, **known)
 
 
 def _drafts(row: Mapping[str, Any], workers: tuple[Workers, Workers] | None
