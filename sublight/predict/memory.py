@@ -114,9 +114,13 @@ def _length(model: Model, plan: Serving) -> int:
 
 
 def _tokens(model: Model, plan: Serving, where: Machine, split: Split, length: int) -> int:
-    room = _ledger(model, plan, where, split).parts["KV cache"]
-    each = sequence_bytes(model, split, length, drafts=plan.drafts > 0)
-    return int(room / each * length) if each > 0 else 10**12
+    key = "tokens", id(model), plan, split, length
+    if key not in where.memo:
+        room = _ledger(model, plan, where, split).parts["KV cache"]
+        each = sequence_bytes(model, split, length, drafts=plan.drafts > 0)
+        where.memo[key] = model, int(room / each * length) if each > 0 else 10**12
+    known: int = where.memo[key][1]
+    return known
 
 
 # A model with another cache, by (id of the model, format); the model is kept with it, so that the id stays its own.
@@ -147,8 +151,12 @@ def _scales(model: Model, split: Split) -> float:
 def _ledger(model: Model, plan: Serving, where: Machine, split: Split) -> Ledger:
     if plan.engine not in ENGINES:
         raise InputError(f"no memory of engine '{plan.engine}' is known; expected one of {', '.join(ENGINES)}")
-    weights = _weights(model, plan, split)
-    return ENGINES[plan.engine](model, plan, where, split, weights)
+    key = "memory", id(model), plan, split
+    if key not in where.memo:            # with the model, so that its id stays its own
+        made = ENGINES[plan.engine](model, plan, where, split, _weights(model, plan, split))
+        where.memo[key] = model, made
+    known: Ledger = where.memo[key][1]
+    return known
 
 
 def _vllm(model: Model, plan: Serving, where: Machine, split: Split, weights: dict[str, int]) -> Ledger:

@@ -65,6 +65,14 @@ def _gpus(plan: Plan, where: Machine) -> Iterator[str]:
         yield f"the plan needs {plan.gpus} GPUs, the cluster has {where.cluster.ranks}"
 
 
+def _indivisible(model: Model, split: Split, where: Machine) -> tuple[str, ...]:
+    key = "divides", id(model), split
+    if key not in where.memo:            # with the model, so that its id stays its own
+        where.memo[key] = model, indivisible(model, split)
+    known: tuple[str, ...] = where.memo[key][1]
+    return known
+
+
 # ---- serving ----
 
 def _disaggregated(model: Model, plan: Disaggregated, where: Machine, traffic: Traffic) -> Iterator[str]:
@@ -89,7 +97,7 @@ def _serving(model: Model, plan: Serving, where: Machine, traffic: Traffic) -> I
     except InputError as error:
         yield str(error)
         return
-    apart = indivisible(model, stages[0])
+    apart = _indivisible(model, stages[0], where)
     yield from apart
     yield from _experts(model, plan.ep)
     yield from _engine(model, plan)
@@ -181,20 +189,21 @@ def _too_much(ledger: Ledger, words: str) -> str:
 
 def _training(model: Model, plan: Training, where: Machine, job: Job) -> Iterator[str]:
     yield from _gpus(plan, where)
-    wrong = (*_layout(model, plan), *_batch(plan, job), *_schedule(model, plan, job))
+    wrong = (*_layout(model, plan, where), *_batch(plan, job), *_schedule(model, plan, job))
     yield from wrong
     least = LEAST_CAPABILITY.get(plan.precision)
     capability = where.device.capability
     if least and capability and capability < least:
-        yield f"{where.device.title} does not train in {plan.precision}: it needs compute capability {least[0]}.{least[1]}"
+        yield (f"{where.device.title} does not train in {plan.precision}: that needs compute capability "
+               f"{least[0]}.{least[1]}")
     elif plan.precision.startswith("fp8") and EIGHT not in where.device.limits.tensor_flops_per_clock:
         yield f"{where.device.title} does not multiply fp8"
     if not wrong:
         yield from _stages_fit(model, plan, where, job)
 
 
-def _layout(model: Model, plan: Training) -> Iterator[str]:
-    yield from indivisible(model, Split(tp=plan.tp))
+def _layout(model: Model, plan: Training, where: Machine) -> Iterator[str]:
+    yield from _indivisible(model, Split(tp=plan.tp), where)
     yield from _experts(model, plan.ep)
     ranks = plan.dp * plan.cp * plan.tp
     if ranks % (plan.ep * plan.etp):

@@ -44,7 +44,7 @@ OTHERS = 0.15
 class Stage:
     """What one rank of a pipeline stage holds."""
 
-    layers: tuple[Layer, ...]
+    kinds: tuple[tuple[Layer, int], ...]     # different layers of each of its chunks, and how many there are
     first: bool
     last: bool
 
@@ -90,8 +90,10 @@ def held_layers(model: Model, plan: Training, stage: int) -> Stage:
     mine = [round_ * plan.pp + stage for round_ in range(plan.vpp)]
     if plan.schedule == "dualpipe":      # each rank holds a stage of both directions (DeepSeek-V3 report, 3.2.1)
         mine.append(plan.pp - 1 - stage)
-    layers = (model.layers[i] for chunk in mine for i in Split(pp=chunks, stage=chunk).layers(count))
-    return Stage(tuple(layers), stage == 0, stage == plan.pp - 1)
+    if chunks > count:
+        raise InputError(f"pp x vpp = {plan.pp} x {plan.vpp} chunks are more than the {count} layers")
+    kinds = (kind for chunk in mine for kind in model.stage_kinds(Split(pp=chunks, stage=chunk)))
+    return Stage(tuple(kinds), stage == 0, stage == plan.pp - 1)
 
 
 def in_flight(plan: Training, job: Job, stage: int) -> float:
@@ -114,36 +116,36 @@ def _states(model: Model, plan: Training, held: Stage) -> tuple[int, int, int]:
     gradient = 2.0 if extra.get("gradients") == "bf16" else states[1]
     kept = states[2] - (4.0 if extra.get("moments") == "bf16" else 0.0)
     sums = [0.0, 0.0, 0.0]
-    for count, copies in (_dense(model, plan, held), _experts(model, plan, held)):
+    for count, copies in _counts(model, plan, held):
         ways = [copies if plan.zero >= least else 1 for least in (3, 2, 1)]
         for i, size in enumerate((weight, gradient, kept)):
             sums[i] += count * size / ways[i]
     return int(sums[0]), int(sums[1]), int(sums[2])
 
 
-def _dense(model: Model, plan: Training, held: Stage) -> tuple[int, int]:
-    """Parameters of a rank that are no experts', and ranks that hold the same."""
-    count = sum(_share(weight, plan) for weight in _weights(model, held) if weight.shared_by != "experts")
-    return count, plan.dp * plan.cp
+def _counts(model: Model, plan: Training, held: Stage) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Parameters of a rank and ranks that hold the same: of what is dense, of experts."""
+    dense = experts = 0
+    for weight, times in _weights(model, held):
+        if weight.shared_by == "experts":
+            experts += times * _share(weight, plan)
+        else:
+            dense += times * _share(weight, plan)
+    return (dense, plan.dp * plan.cp), (experts, max(1, plan.dp * plan.cp * plan.tp // (plan.ep * plan.etp)))
 
 
-def _experts(model: Model, plan: Training, held: Stage) -> tuple[int, int]:
-    count = sum(_share(weight, plan) for weight in _weights(model, held) if weight.shared_by == "experts")
-    return count, max(1, plan.dp * plan.cp * plan.tp // (plan.ep * plan.etp))
-
-
-def _weights(model: Model, held: Stage) -> Iterator[Weight]:
-    for layer in held.layers:
-        yield from layer.weights(model.width)
+def _weights(model: Model, held: Stage) -> Iterator[tuple[Weight, int]]:
+    for layer, count in held.kinds:
+        yield from ((weight, count) for weight in layer.weights(model.width))
     if held.first:
-        yield Weight("embedding", "embedding", model.vocabulary * model.width)
+        yield Weight("embedding", "embedding", model.vocabulary * model.width), 1
         if model.positions:
-            yield Weight("embedding", "positions", model.positions * model.width, shared_by="none")
+            yield Weight("embedding", "positions", model.positions * model.width, shared_by="none"), 1
     if held.last:
-        yield Weight("norms", "norm", model.width, shared_by="none", multiplied=False)
+        yield Weight("norms", "norm", model.width, shared_by="none", multiplied=False), 1
         if not (model.tied and held.first):
-            yield Weight("head", "lm_head", model.vocabulary * model.width)
-        yield from model.draft_weights()
+            yield Weight("head", "lm_head", model.vocabulary * model.width), 1
+        yield from ((weight, 1) for weight in model.draft_weights())
 
 
 def _share(weight: Weight, plan: Training) -> int:
@@ -154,7 +156,7 @@ def _share(weight: Weight, plan: Training) -> int:
 def _activations(model: Model, plan: Training, job: Job, held: Stage, stage: int, tokens: int) -> int:
     """Saved for the backward pass, of the micro-batches in flight."""
     kept = Kept.of(plan, job)
-    each = sum(saved_bytes(layer, model.width, kept) for layer in held.layers)
+    each = sum(count * saved_bytes(layer, model.width, kept) for layer, count in held.kinds)
     total = tokens * in_flight(plan, job, stage) * each
     if held.last:
         total += tokens * sum(saved_bytes(layer, model.width, kept) for layer in model.drafts)
@@ -182,7 +184,7 @@ def _stand_ins(model: Model, plan: Training, held: Stage) -> float:
     if plan.framework != "megatron":
         return 0.0
     shapes: dict[tuple[str, int], float] = {}
-    for layer in held.layers:
+    for layer, _ in held.kinds:
         for block in layer.blocks():
             for weight in block.weights():
                 if weight.multiplied and weight.part not in ("router", "norms"):
@@ -194,17 +196,17 @@ def _stand_ins(model: Model, plan: Training, held: Stage) -> float:
 
 def _in_backward(model: Model, plan: Training, held: Stage) -> float:
     """Bytes a token of gradients of the widest block: its input's, its output's, and what lies between."""
-    widest = max((_between(block, plan) for layer in held.layers for block in layer.blocks()), default=0.0)
+    widest = max((_between(block, plan) for layer, _ in held.kinds for block in layer.blocks()), default=0.0)
     return widest + 2 * 2.0 * model.width
 
 
 def _again(model: Model, plan: Training, job: Job, held: Stage) -> float:
     """Bytes a token of a layer that is computed again, beyond what it saved."""
-    if plan.recompute == "none" or not held.layers:
+    if plan.recompute == "none" or not held.kinds:
         return 0.0
     kept = Kept.of(plan, job)
     return max(saved_bytes(layer, model.width, kept.whole()) - saved_bytes(layer, model.width, kept)
-               for layer in held.layers)
+               for layer, _ in held.kinds)
 
 
 def _between(block: Any, plan: Training) -> float:
@@ -224,6 +226,6 @@ def _gathered(model: Model, plan: Training, held: Stage) -> float:
     """What FSDP gathers: the layer that runs and the next one in 16 bits, and one layer's gradients."""
     if plan.zero < 3:
         return 0.0
-    layer = max((sum(_share(weight, plan) for weight in one.weights(model.width)) for one in held.layers), default=0)
+    layer = max((sum(_share(weight, plan) for weight in one.weights(model.width)) for one, _ in held.kinds), default=0)
     table = model.vocabulary * model.width / plan.tp if held.first or held.last else 0.0
     return max(3 * 2.0 * layer, 2.0 * table + 2 * 2.0 * layer)
