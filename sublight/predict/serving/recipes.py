@@ -56,6 +56,7 @@ class Recipe:
     token_budget        tokens of one step (SGLang: of one prefill chunk)
     graph_batch         largest batch with a CUDA graph
     memory_fraction     of the device; for TensorRT-LLM of what the weights leave free
+    kv                  format of the cache; bf16 where the recipe says auto, unless the checkpoint names another
     shortest            lengths are drawn evenly from shortest to 1 times the nominal
     ep, attention_dp    where the labels leave the true layout out; None: as labelled
     """
