@@ -66,14 +66,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _model(options: argparse.Namespace) -> Any:
-    from sublight.models import find, recast
-
-    model = find(options.model)
-    return recast(model, attention=options.weights, mlp=options.weights) if options.weights else model
-
-
 def _serving(options: argparse.Namespace) -> Any:
+    from sublight.cli.predict import recast_model
     from sublight.cluster import parse
     from sublight.errors import InputError
     from sublight.improve.search import candidates, slo
@@ -87,7 +81,7 @@ def _serving(options: argparse.Namespace) -> Any:
     unknown = [engine for engine in engines if engine not in ("vllm", "sglang", "trtllm")]
     if unknown or not engines:
         raise InputError(f"--engines expected some of vllm, sglang, trtllm, got {options.engines}")
-    cluster, model, limits = parse(options.gpus), _model(options), slo(options.slo)
+    cluster, model, limits = parse(options.gpus), recast_model(options.model, options.weights), slo(options.slo)
     traffic = Traffic(options.isl, options.osl, concurrency=1)
     machines = [Machine(cluster, engine, tables=not options.no_tables) for engine in engines]
     found = candidates(model, traffic, machines, limits, Serving(kv=options.kv))
@@ -95,6 +89,7 @@ def _serving(options: argparse.Namespace) -> Any:
 
 
 def _training(options: argparse.Namespace) -> Any:
+    from sublight.cli.predict import recast_model
     from sublight.cluster import parse
     from sublight.errors import InputError
     from sublight.improve.search import trainings
@@ -104,7 +99,8 @@ def _training(options: argparse.Namespace) -> Any:
 
     if options.seq is None or options.gbs is None:
         raise InputError("plan --train needs --seq and --gbs")
-    cluster, model, job = parse(options.gpus), _model(options), Job(options.seq, options.gbs)
+    cluster, model = parse(options.gpus), recast_model(options.model, options.weights)
+    job = Job(options.seq, options.gbs)
     where = Machine(cluster, "torch", tables=not options.no_tables)
     found = trainings(model, job, where, Training(precision=options.precision))
     return TrainingPlans(model, cluster, job, tuple(found))

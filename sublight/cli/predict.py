@@ -137,10 +137,15 @@ def _text(found: Any, options: argparse.Namespace) -> str:
 def asked(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Machine, tuple[str, ...]]:
     """Model, plan, workload and machine of the options, or of the launch command with the options over it."""
     from sublight.cli.launch import from_command, is_command
+    from sublight.errors import InputError
+    from sublight.predict.validity import problems, warnings
 
-    if is_command(options.model):
-        return from_command(options)
-    return _from_options(options)
+    read = from_command if is_command(options.model) else _from_options
+    model, plan, workload, where, notes = read(options)
+    wrong = problems(model, plan, where, workload)
+    if wrong:
+        raise InputError("; ".join(wrong))
+    return model, plan, workload, where, (*notes, *warnings(model, plan, where, workload))
 
 
 def _from_options(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Machine, tuple[str, ...]]:
@@ -151,7 +156,7 @@ def _from_options(options: argparse.Namespace) -> tuple[Model, Plan, Workload, M
     _refuse(options)
     if options.gpus is None:
         raise InputError("predict needs --gpus, as 8xH200 or 2x8xH100")
-    cluster, model = parse(options.gpus), _model(options)
+    cluster, model = parse(options.gpus), recast_model(options.model, options.weights)
     if options.train:
         where = Machine(cluster, "torch", tables=not options.no_tables)
         plan, job, notes = training_plan(options, where)
@@ -176,11 +181,12 @@ def _refuse(options: argparse.Namespace) -> None:
         raise InputError(f"predict needs {', '.join(missing)}" + (" with --train" if options.train else ""))
 
 
-def _model(options: argparse.Namespace) -> Model:
+def recast_model(name: str, weights: str | None) -> Model:
+    """The model of that name, with its products in another number format where one is given."""
     from sublight.models import find, recast
 
-    model = find(options.model)
-    return recast(model, attention=options.weights, mlp=options.weights) if options.weights else model
+    model = find(name)
+    return recast(model, attention=weights, mlp=weights) if weights else model
 
 
 def traffic_of(options: argparse.Namespace) -> Any:
@@ -197,10 +203,8 @@ def traffic_of(options: argparse.Namespace) -> Any:
 
 def serving_plan(options: argparse.Namespace, model: Model, where: Machine) -> tuple[Any, tuple[str, ...]]:
     """The layout that is named, or the usual one, with a note that says so."""
-    from sublight.errors import InputError
     from sublight.plan import Serving
     from sublight.predict.layout import usual
-    from sublight.predict.validity import problems
 
     names = ("tp", "pp", "dp", "ep", "replicas", "token_budget", "max_sequences", "kv", "drafts", "acceptance")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -214,9 +218,6 @@ def serving_plan(options: argparse.Namespace, model: Model, where: Machine) -> t
         from dataclasses import replace
 
         plan = replace(plan, replicas=where.cluster.ranks // plan.gpus)
-    wrong = problems(model, plan, where, traffic_of(options))
-    if wrong:
-        raise InputError("; ".join(wrong))
     return plan, notes
 
 

@@ -28,6 +28,7 @@ class Case:
     engine: str = "vllm"
     ttft: float | None = None            # seconds
     tpot: float | None = None
+    tables: bool = True                  # measured operator tables are used where they are installed
 
     @property
     def key(self) -> str:
@@ -41,15 +42,17 @@ HEAD = ("model", "gpus", "isl", "osl", "engine", "tp", "pp", "dp", "ep", "replic
 def solve(case: Case) -> dict[str, Any]:
     """The plan with the most tokens a second and GPU; or the problem, in words."""
     from sublight.improve.search import Slo, best_of_each, candidates
+    from sublight.cluster import parse
     from sublight.models import find
     from sublight.plan import Traffic
-    from sublight.predict.machine import machine
+    from sublight.predict.machine import Machine
 
     row: dict[str, Any] = dict.fromkeys(HEAD, "")
     row |= {"model": case.model, "gpus": case.gpus, "isl": case.isl, "osl": case.osl, "engine": case.engine}
+    where = Machine(parse(case.gpus), case.engine, tables=case.tables)
     try:
         found = best_of_each(candidates(find(case.model), Traffic(case.isl, case.osl, concurrency=1),
-                                        [machine(case.gpus, case.engine)], Slo(case.ttft, case.tpot)))
+                                        [where], Slo(case.ttft, case.tpot)))
     except InputError as error:
         return row | {"problem": str(error)}
     if not found:

@@ -12,6 +12,7 @@ from sublight.show.predict_rows import Table
 if TYPE_CHECKING:
     from rich.console import Console
 
+MOST_COLUMNS = 500
 BAR = 18                                 # characters of the longest bar
 WORDS = {"", "operator", "rate", "part", "limited by", "from", "plan"}     # columns of words, not figures
 
@@ -39,6 +40,7 @@ def print_answer(answer: Answer, console: Console) -> None:
 
 def print_table(shown: Table, console: Console) -> None:
     """Caption, columns, a bar a row where there are shares."""
+    from rich.measure import Measurement
     from rich.table import Table as Grid
     from rich.text import Text
 
@@ -54,7 +56,8 @@ def print_table(shown: Table, console: Console) -> None:
         grid.add_row(*map(Text, (*row, *bar)))
     for row in shown.foot:
         grid.add_row(*map(Text, row))
-    console.width = max(console.width, 110)          # a figure that is cut off is worse than a line that wraps
+    needed = Measurement.get(console, console.options.update(width=MOST_COLUMNS), grid).maximum
+    console.width = max(console.width, needed)       # a figure that is cut off is worse than a line that wraps
     console.print(grid)
 
 
