@@ -59,7 +59,7 @@ def cases_of(options: argparse.Namespace) -> list[Any]:
             raise InputError(f"--traffic {text}: expected ISL/OSL, as 1024/1024")
         traffic.append((int(isl), int(osl)))
     return [Case(model, cluster, isl, osl, engine, limits.ttft, limits.tpot, not options.no_tables)
-            model in _models(options.models) for cluster in gpus for isl, osl in traffic
+            for model in _models(options.models) for cluster in gpus for isl, osl in traffic
             for engine in _list(options.engines)]
 
 

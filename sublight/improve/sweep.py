@@ -41,8 +41,8 @@ HEAD = ("model", "gpus", "isl", "osl", "engine", "tp", "pp", "dp", "ep", "replic
 
 def solve(case: Case) -> dict[str, Any]:
     """The plan with the most tokens a second and GPU; or the problem, in words."""
-    from sublight.improve.search import Slo, best_of_each, candidates
     from sublight.cluster import parse
+    from sublight.improve.search import Slo, best_of_each, candidates
     from sublight.models import find
     from sublight.plan import Traffic
     from sublight.predict.machine import Machine
