@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sublight.ops import engine_calls, torch_calls
+from sublight.ops import engine_calls, torch_calls, written
 from sublight.ops.answer import Rule
 from sublight.ops.arguments import Arguments, arguments
 from sublight.ops.collective import Communication
@@ -54,6 +54,8 @@ def has_rule(name: str) -> bool:
 
 
 def _rule(name: str) -> Rule | None:
+    if name.startswith(written.PREFIX):                     # of a predicted trace: the op itself
+        return written.rule
     return RULES.get(name) or RULES.get(OVERLOAD.sub("", name))
 
 
