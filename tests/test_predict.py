@@ -1,0 +1,209 @@
+"""Predictions: what-ifs and elasticities have the right sign and sum, outputs agree, wrong questions are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sublight.cli import main
+from sublight.errors import InputError
+from sublight.models import Batch, Split, named, recast
+from sublight.plan import Job, Serving, Traffic, Training
+from sublight.predict.answer import answer
+from sublight.predict.layout import usual
+from sublight.predict.machine import RATES, faster, machine, whatif
+from sublight.predict.step import step_time
+
+QWEN = recast(named("Qwen/Qwen3-32B"), attention="fp8_block", mlp="fp8_block")
+
+
+def without_tables(gpus: str, engine: str = "vllm"):
+    return replace(machine(gpus, engine), tables=False)
+
+
+@pytest.mark.parametrize("tables", [False, True])
+def test_twice_the_memory_rate_takes_a_third_of_a_decode_step(tables: bool) -> None:
+    """Qwen3-32B-FP8, tensor parallel 2, batch 64, H200, 1,024 in and out: the peers move by 1.3 %."""
+    where = replace(machine("2xH200", "vllm"), tables=tables)
+    step = (Batch(64, 1, 1024 + 512, decode=True),)
+    seconds = [step_time(QWEN, step, Split(tp=2), w).seconds for w in (where, whatif(where, {"memory": 2.0}))]
+    assert -0.45 <= seconds[1] / seconds[0] - 1 <= -0.30
+
+
+MODELS = ("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V3", "openai/gpt-oss-120b", "Qwen/Qwen3-235B-A22B")
+GPUS = ("8xA100", "8xH100", "8xH200", "8xB200", "8xH800", "2x8xH100", "8xL40S")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(MODELS), st.sampled_from(GPUS), st.sampled_from(("vllm", "sglang", "trtllm")),
+       st.sampled_from((1, 2, 4, 8)), st.integers(1, 512), st.integers(1, 8192), st.booleans())
+def test_no_elasticity_has_the_wrong_sign_and_they_sum_to_minus_one(
+    name: str, gpus: str, engine: str, tp: int, batch: int, context: int, prefill: bool,
+) -> None:
+    model, where = named(name), without_tables(gpus, engine)
+    step = (Batch(1, context) if prefill else Batch(batch, 1, context, decode=True),)
+    shares = step_time(model, step, Split(tp=tp), where).shares
+    assert set(shares) <= set(RATES)
+    assert all(share >= 0 for share in shares.values())
+    assert math.isclose(sum(shares.values()), 1, abs_tol=1e-6)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(MODELS[:3]), st.sampled_from(GPUS), st.sampled_from(RATES), st.integers(1, 256))
+def test_an_elasticity_is_what_a_small_change_of_the_rate_does(name: str, gpus: str, rate: str, batch: int) -> None:
+    model, where = named(name), without_tables(gpus)
+    step = (Batch(batch, 1, 2048, decode=True),)
+    before = step_time(model, step, Split(tp=4), where)
+    after = step_time(model, step, Split(tp=4), whatif(where, {rate: 1.001}))
+    measured = (after.seconds / before.seconds - 1) / 0.001
+    assert measured == pytest.approx(-before.shares.get(rate, 0.0), abs=2e-3)
+
+
+def test_the_usual_layout_is_the_smallest_that_holds_the_model() -> None:
+    assert usual(named("meta-llama/Llama-3.1-8B"), machine("8xH100"), Serving()).tp == 1
+    assert usual(named("meta-llama/Llama-3.1-70B"), machine("8xH100"), Serving()).tp == 4
+    assert usual(named("deepseek-ai/DeepSeek-V3"), machine("8xH200"), Serving()).tp == 8
+    with pytest.raises(InputError, match="does not fit"):
+        usual(named("deepseek-ai/DeepSeek-V3"), machine("8xA100"), Serving())
+
+
+def test_a_whatif_stands_beside_the_estimate_and_moves_it() -> None:
+    found = answer(QWEN, Serving(tp=2), Traffic(1024, 256, concurrency=32), without_tables("2xH200"),
+                   faster={"memory": 2.0})
+    assert found.whatif is not None
+    assert found.whatif.value("TPOT") < 0.9 * found.estimate.value("TPOT")
+    assert found.whatif_steps is not None
+    assert found.whatif_steps["decode"].seconds < found.steps["decode"].seconds
+
+
+@pytest.mark.parametrize("text", ["hbm", "hbm=0x", "hbm=-2", "rocket=2x", "hbm=nanx"])
+def test_whatifs_that_say_nothing_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="expected RATE=FACTORx"):
+        faster(text)
+
+
+# ---- the command
+
+SERVE = ["predict", "meta-llama/Llama-3.1-8B", "--gpus", "1xH100", "--isl", "1024", "--osl", "128", "--concurrency",
+         "16", "--no-tables"]
+TRAIN = ["predict", "meta-llama/Llama-3.1-8B", "--train", "--gpus", "8xH100", "--seq", "4096", "--gbs", "64", "--tp",
+         "2"]
+
+
+def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict:
+    assert main([*arguments, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_format_shows_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(SERVE, capsys)
+    ttft = found["estimate"]["results"]["TTFT"]
+    assert ttft["low"] < ttft["value"] < ttft["high"]
+    shown = f"{ttft['value'] * 1e3:.3g} ms"
+    for form in ("table", "md", "html"):
+        capsys.readouterr()
+        assert main([*SERVE, "--format", form]) == 0 if form != "html" else True
+        assert form == "html" or shown in capsys.readouterr().out
+
+
+def test_the_page_has_every_table_and_runs_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert main([*SERVE, "--format", "html", "-o", str(out)]) == 0
+    page = out.read_text()
+    assert "<script" not in page
+    for caption in ("Predicted", "One prefill step", "One decode step", "Memory of one GPU", "Change of a step"):
+        assert caption in page
+    assert page.count("<svg") >= 2
+
+
+def test_steps_of_a_document_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, steps in ((SERVE, {"prefill", "decode"}), (TRAIN, {"training"})):
+        found = document(arguments, capsys)
+        assert set(found["steps"]) == steps
+        for step in found["steps"].values():
+            total = sum(row["seconds"] for row in step["operators"]) + step["host"]
+            assert total == pytest.approx(step["seconds"], rel=1e-9)
+            assert sum(step["elasticities"].values()) == pytest.approx(-1, abs=0.01)
+        for ledger in found["memory"].values():
+            assert ledger["fits"] == (sum(ledger["parts"].values()) <= ledger["capacity"])
+
+
+def test_a_training_step_names_its_peak(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(TRAIN, capsys)
+    results = found["estimate"]["results"]
+    assert 0.1 < results["MFU"]["value"] < 0.9
+    assert any("dense bf16" in note for note in found["estimate"]["notes"])
+    tokens = 64 * 4096 / results["step time"]["value"] / 8
+    assert results["tokens/s/GPU"]["value"] == pytest.approx(tokens)
+
+
+def test_a_launch_command_is_an_input(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2 --max-model-len 8192 --some-new-flag 3"
+    found = document(["predict", command, "--gpus", "8xH100", "--isl", "1024", "--osl", "128", "--concurrency", "8",
+                      "--no-tables"], capsys)
+    assert found["plan"]["tp"] == 2
+    assert found["plan"]["max_length"] == 8192
+    notes = " ".join(found["notes"])
+    assert "some-new-flag" in notes
+    assert "6 of 8 GPUs are not used" in notes
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["predict", "meta-llama/Llama-3.1-8B", "--gpus", "1xH100"], "predict needs --isl, --osl"),
+    (["predict", "meta-llama/Llama-3.1-8B", "--isl", "1", "--osl", "1"], "predict needs --gpus"),
+    ([*SERVE[:-3], "--no-tables"], "needs --concurrency"),
+    ([*SERVE, "--gbs", "3"], "--gbs does not belong to serving"),
+    ([*TRAIN, "--isl", "3"], "--isl does not belong to --train"),
+    ([*SERVE, "--tp", "3"], "3"),
+    ([*SERVE, "--tp", "8"], "GPUs"),
+    ([*TRAIN, "--pp", "3"], "does not divide 8 GPUs"),
+    (["predict", "no/such-model-at-all", *SERVE[2:]], "no/such-model-at-all"),
+    (["predict", "vllm serve meta-llama/Llama-3.1-8B"], "does not say which GPUs"),
+    (["plan", "meta-llama/Llama-3.1-8B", "--gpus", "8xH100"], "plan needs --isl and --osl"),
+    (["plan", "meta-llama/Llama-3.1-8B", "--gpus", "8xH100", "--isl", "9", "--osl", "9", "--engines", "x"],
+     "--engines"),
+    (["sweep", "--models", "a", "--gpus", "8xH100", "--traffic", "10", "-o", "x.csv"], "expected ISL/OSL"),
+])
+def test_wrong_questions_get_one_line_and_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_a_plan_is_ranked_with_commands_that_parse(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from sublight.engines import parse
+
+    arguments = ["plan", "meta-llama/Llama-3.1-8B", "--gpus", "4xH100", "--isl", "1024", "--osl", "128", "--engines",
+                 "vllm,sglang", "--users", "1000", "--no-tables"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    commands = re.findall(r"^launch: (.+)$", out, re.MULTILINE)
+    assert [parse(command).engine for command in sorted(commands)] == ["sglang", "vllm"]
+    assert "1,000 requests at once need" in out
+    page = tmp_path / "plan.html"
+    assert main([*arguments, "--format", "html", "-o", str(page)]) == 0
+    assert "polyline" in page.read_text()
+
+
+def test_training_plans_are_ranked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "meta-llama/Llama-3.1-8B", "--train", "--gpus", "8xH100", "--seq", "4096", "--gbs", "64"]) == 0
+    out = capsys.readouterr().out
+    assert "Layouts by the time of a step" in out
+    assert "launch:" in out
+
+
+def test_training_needs_a_job_that_fills_its_replicas() -> None:
+    with pytest.raises(InputError, match="gbs"):
+        answer(named("meta-llama/Llama-3.1-8B"), Training(dp=8), Job(4096, 3), without_tables("8xH100", "torch"))
