@@ -67,7 +67,8 @@ class OpRow:
 @dataclass(frozen=True, slots=True)
 class PartRow:
     """A category of the window against its operators. kernels: in the window; operators: of the run. least_ns None: the
-    run has none of it, or one without a bound. above_ns only where each kernel is one operator (matched)."""
+    run has none of it, or one without a bound. matched: each kernel is one operator. above_ns: where there are as many
+    kernels as operators."""
 
     name: str
     family: str
@@ -80,7 +81,8 @@ class PartRow:
 
     @property
     def above_ns(self) -> int | None:
-        return None if self.least_ns is None or not self.matched else self.measured_ns - self.least_ns
+        alike = self.matched or self.kernels == self.operators
+        return self.measured_ns - self.least_ns if alike and self.least_ns is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,10 @@ class AgainstModel:
         others = sorted((name for name in TERMS if name != self.limiter), key=lambda name: -self.terms_ns[name])
         if not largest:
             return f"Against {self.model}: its operators need nothing that is known"
+        ratio = self.window_ns / largest
+        beside = " (clocks above the sheet's, and data in the L2, can do that)" if ratio < 1 else ""
         return (f"Against {self.model}: {words[self.limiter]} is the largest term, before {words[others[0]]} and "
-                f"{words[others[1]]}; the window takes {self.window_ns / largest:.2f} times as long")
+                f"{words[others[1]]}; the window takes {ratio:.2f} times as long{beside}")
 
 
 def against(asked: Asked, view: View, held: Fabric | None) -> AgainstModel:

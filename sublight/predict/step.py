@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-from sublight.models import Batch, Model, Split, step_ops
+from sublight.models import Batch, Model, Split, ordered_ops, step_ops
 from sublight.ops.op import Op
 from sublight.predict.machine import Machine
 from sublight.predict.operators import op_time
@@ -27,11 +27,26 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """What a step is of."""
+
+    model: Model
+    batches: tuple[Batch, ...]
+    split: Split
+    drafts: int = 0
+
+    def ordered(self) -> Iterator[tuple[str, Op]]:
+        """Its operators one by one, labelled, in the order in which a rank does them."""
+        return ordered_ops(self.model, self.batches, self.split, drafts=self.drafts)
+
+
+@dataclass(frozen=True, slots=True)
 class StepTime:
     """One pass of one stage. host: seconds that the engine adds where the device waits for it."""
 
     rows: tuple[Row, ...]
     host: float = 0.0
+    run: Run | None = field(default=None, compare=False)   # what was asked: it tells the order of the operators
 
     @property
     def seconds(self) -> float:
@@ -46,4 +61,5 @@ class StepTime:
 def step_time(model: Model, batches: tuple[Batch, ...], split: Split, where: Machine, *, drafts: int = 0) -> StepTime:
     """The operators of one rank's step, each with its time."""
     return StepTime(tuple(Row(label, op, count, op_time(op, where))
-                          for label, op, count in step_ops(model, batches, split, drafts=drafts)))
+                          for label, op, count in step_ops(model, batches, split, drafts=drafts)),
+                    run=Run(model, batches, split, drafts))

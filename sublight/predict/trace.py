@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ from sublight.trace import (
 )
 
 EXPECTED, BOUND = "expected", "bound"
+WAYS = ("forward.", "recompute.", "backward.")       # before an operator's label, in steps of training
 COMPUTE_STREAM, COMMUNICATION_STREAM = 7, 20
 LAUNCH, THREAD = "cudaLaunchKernel", "1/1"
 # The host of a predicted step takes no time but StepTime.host: launches are this close, and this far ahead at least.
@@ -72,8 +74,8 @@ def trace(
 ) -> Trace:
     """A predicted step of one rank, `steps` times.
 
-    order   its operators one by one, as models.ordered_ops or models.backward.training_ops give them; None: its rows,
-            each as often as it counts, spread evenly between those that come once
+    order   its operators one by one, as models.ordered_ops or models.backward.training_ops give them; None: as the
+            step's run has them, or else its rows, each as often as it counts (unrolled)
     at      "expected": as long as predicted; "bound": at the speed of light, without what the host adds
     beside  labels of collectives that run beside the compute that follows
 
@@ -84,14 +86,22 @@ def trace(
         raise InputError(f"a predicted trace is at '{EXPECTED}' or at '{BOUND}', got '{at}'")
     if steps < 1:
         raise InputError(f"steps expected 1 or more, got {steps}")
-    listed = list(unrolled(step.rows) if order is None else order)
+    if order is None:
+        order = step.run.ordered() if step.run else unrolled(step.rows)
+    listed = list(order)
     durations = _durations(step, listed, where, at)
     host_ns = round(step.host * 1e9) if at == EXPECTED else 0
     return _Written(where, world_size).of(list(_placed(listed, durations, host_ns, steps, beside)), steps)
 
 
 def unrolled(rows: Sequence[Row]) -> Iterator[Labelled]:
-    """Rows as often as they count: those between the first and the last that come more than once, in rounds."""
+    """Rows as often as they count: of each pass (labels that begin with one of WAYS) those between the first and the
+    last that come more than once, in rounds."""
+    for _, members in groupby(rows, key=lambda row: row.label.partition(".")[0] if row.label.startswith(WAYS) else ""):
+        yield from _rounds(list(members))
+
+
+def _rounds(rows: Sequence[Row]) -> Iterator[Labelled]:
     often = [i for i, row in enumerate(rows) if row.count > 1]
     first, last = (often[0], often[-1] + 1) if often else (len(rows), len(rows))
     rounds = max((row.count for row in rows[first:last]), default=0)
