@@ -120,10 +120,13 @@ class _Engine:
         for index, arrival in finished:
             request = self.pending[index]
             self.cached += request.isl
-            last = self.tick + ceil((request.osl - 1) / self.accepted)
-            heappush(self.running, (last, index, arrival, self.now))
+            heappush(self.running, (self.tick + self.lived(request), index, arrival, self.now))
             self.ttft.append(self.now - arrival)
         self.complete()
+
+    def lived(self, request: Request) -> int:
+        """Decode steps of a request."""
+        return ceil((request.osl - 1) / self.accepted)
 
     def decode(self) -> None:
         """Decode steps until something changes."""
@@ -155,7 +158,7 @@ class _Engine:
         while self.running and self.running[0][0] <= self.tick:
             _, index, arrival, first = heappop(self.running)
             request = self.pending[index]
-            self.cached = max(0.0, self.cached - request.isl - request.osl) if self.running else 0.0
+            self.cached = self.cached - request.isl - self.lived(request) * self.accepted if self.running else 0.0
             self.reserved = max(0.0, self.reserved - self.set_aside(index))
             self.tokens += request.osl
             self.latency.append(self.now - arrival)
