@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import fitting
@@ -18,13 +19,15 @@ import numpy as np
 
 from sublight.device import by_key
 from sublight.ops.attention import Attention
-from sublight.predict.operators import attention, measured, silicon
+from sublight.predict.operators import attention, latent, measured, silicon
 
+KINDS = {"attention": attention.kinds, "latent": latent.kinds}
 PHASES = {True: ("generation_attention_perf", "step"), False: ("context_attention_perf", "isl")}
 FIRST = {"fixed": 8e-6, "tile": 2e-6, "long": 4e-6, "kept": 0.6, "memory": 0.8, "tensor": 0.6, "vector": 0.5, "p": 2.0}
 BOUNDS = {"fixed": (1e-6, 1e-3), "tile": (1e-8, 1e-4), "long": (1e-8, 1e-4), "kept": (0.01, 0.9),
           "memory": (0.1, 1.0), "tensor": (0.03, 1.0), "vector": (0.02, 20.0), "p": (1.0, 6.0)}
-OUT = Path(__file__).parents[1] / "sublight/catalog/operators/attention.toml"
+OUT = Path(__file__).parents[1] / "sublight/catalog/operators"
+SOURCE = "the tables of aiconfigurator-core 0.12.0 by bench/fit_attention.py; half of the shapes"
 
 
 def rows_of(device: str, library: str, *, decode: bool, most: int, dice: np.random.Generator) -> list[fitting.Row]:
@@ -61,28 +64,58 @@ class Many:
         self.decode = decode
 
 
+def latent_rows(device: str, library: str, kind: str) -> list[fitting.Row]:
+    """Few geometries were measured (heads, format of the cache): here batch and heads together are held out."""
+    found = []
+    for (heads, kv), points in latent.measured_points(device, library, None, kind).items():
+        for (b, x), seconds in points.items():
+            op = latent.as_op(kind, heads, kv, int(b), int(x))
+            if latent.phase(op) == kind:
+                held = zlib.crc32(f"{heads} {b}".encode()) % 2 == 1
+                found.append(fitting.Row(op, latent.kinds(op)[0], held, seconds))
+    return found
+
+
+def seconds(rows: list[fitting.Row], device: str, c: Mapping[str, float]) -> np.ndarray:
+    """Of rows of one kind, with constants of any device."""
+    decode = attention.is_decode(rows[0].op)
+    return attention.seconds(c, Many(features([row.op for row in rows], device), decode=decode))
+
+
+def add(report: fitting.Report, device: str, library: str, rows: list[fitting.Row]) -> None:
+    for kind in sorted({row.kind for row in rows}):
+        part = [row for row in rows if row.kind == kind]
+        decode = kind.startswith("decode")
+        x = Many(features([row.op for row in part], device), decode=decode)
+        names = [n for n in FIRST if n not in (("vector",) if decode else ("long",))]
+        report.add(device, library, kind, part, fitting.fit(
+            part, lambda c, x=x: attention.seconds(c, x), {n: FIRST[n] for n in names}, {n: BOUNDS[n] for n in names}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", action="append")
-    parser.add_argument("--most", type=int, default=6000, help="rows of a table, sampled")
+    parser.add_argument("--most", type=int, default=4000, help="rows of a table, sampled")
+    parser.add_argument("--family", choices=("attention", "latent"), action="append")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     dice = np.random.default_rng(5)
-    report = fitting.Report("attention", OUT)
-    for device in given.device or silicon.SYSTEMS:
-        for library in silicon.BACKENDS:
-            for decode in (False, True):
-                rows = rows_of(device, library, decode=decode, most=given.most, dice=dice)
-                for kind in sorted({row.kind for row in rows}):
-                    part = [row for row in rows if row.kind == kind]
-                    x = Many(features([row.op for row in part], device), decode=decode)
-                    names = [n for n in FIRST if n not in (("vector",) if decode else ("long",))]
-                    report.add(device, library, kind, part, fitting.fit(
-                        part, lambda c, x=x: attention.seconds(c, x),
-                        {n: FIRST[n] for n in names}, {n: BOUNDS[n] for n in names}))
-    report.show()
-    if given.write:
-        report.write("the tables of aiconfigurator-core 0.12.0 by bench/fit_attention.py; half of the geometries")
+    for family in given.family or ("attention", "latent"):
+        report = fitting.Report(family, OUT / f"{family}.toml", KINDS[family])
+        every: dict[tuple[str, str], list[fitting.Row]] = {}
+        devices = given.device or list(silicon.SYSTEMS)
+        for device in devices:
+            for library in silicon.BACKENDS:
+                rows = every[device, library] = (
+                    [row for kind in latent.TABLES for row in latent_rows(device, library, kind)]
+                    if family == "latent" else
+                    [row for decode in (False, True)
+                     for row in rows_of(device, library, decode=decode, most=given.most, dice=dice)])
+                add(report, device, library, rows)
+        report.show()
+        if given.write:
+            report.write(SOURCE)
+        report.transfer(lambda device, library: every[device, library], seconds, devices)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Errors are |predicted / measured - 1|, medians over rows that were not fitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,11 @@ import numpy as np
 from sublight.bound import bound
 from sublight.device import by_key
 from sublight.ops.op import Op
+from sublight.predict.operators.fitted import nearest
 
-FEWEST = 40                              # fitted rows for constants of their own
+# Devices of one chip: where one is held out, all are.
+CHIPS = {"b200": ("b200", "gb200"), "gb200": ("b200", "gb200"), "b300": ("b300", "gb300"), "gb300": ("b300", "gb300")}
+FEWEST = 20                              # fitted rows for constants of their own
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ def fit(rows: list[Row], form: Callable[[Mapping[str, float]], np.ndarray], firs
 class Report:
     family: str
     out: Path
+    kinds: Callable[[Any], tuple[str, ...]]
     lines: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, device: str, library: str, kind: str, rows: list[Row], found: Fit | None) -> None:
@@ -77,6 +81,28 @@ class Report:
             "median": float(np.median(errors)), "p90": float(np.quantile(errors, 0.9)),
             "spread": float(1.4826 * np.median(np.abs(np.log(found.predicted / measured)[held]))),
             "constants": dict(found.constants)})
+
+    def transfer(
+        self, rows: Callable[[str, str], list[Row]], form: Callable[[list[Row], str, Mapping[str, float]], np.ndarray],
+        devices: Iterable[str],
+    ) -> None:
+        """What constants of the nearest other device give on one that was never measured, with its own limits."""
+        print(f"\n{self.family}: constants by transfer, the device's own left out")
+        for device in devices:
+            chip = frozenset(CHIPS.get(device, (device,)))
+            errors, whose = [], set()
+            for library in ("vllm", "sglang", "trtllm"):
+                here = rows(device, library)
+                for kind in sorted({row.kind for row in here}):
+                    part = [row for row in here if row.kind == kind]
+                    found = nearest(self.family, self.kinds(part[0].op), by_key(device), library, without=chip)
+                    if found is not None:
+                        whose.add(found.device)
+                        measured = np.array([row.seconds for row in part])
+                        errors.append(np.abs(form(part, device, found.values) / measured - 1))
+            if errors:
+                every = np.concatenate(errors)
+                print(f"{device:14} {len(every):6} rows, median error {np.median(every):.1%}, from {', '.join(sorted(whose))}")
 
     def show(self) -> None:
         print(f"{'device':14} {'library':8} {'kind':28} {'rows':>6} {'held':>6} {'roofline':>9} {'ours':>6} {'p90':>6}")

@@ -32,6 +32,7 @@ from sublight.predict.optime import OpTime, combined
 
 TILE = 128                               # queries of a thread block
 ROWS = 16                                # of a matrix instruction
+SPARSE_ROWS = 64                         # heads of one query in a tile of FlashMLA's sparse prefill
 LONG = 1024.0                            # tokens from which keys are split over thread blocks
 DRAFTS = 8                               # new tokens of a sequence up to which a step over a cache is a decode
 # judgement: of the forward pass's (FlashAttention-3, arXiv 2407.08608, figures 5 and 6)
@@ -74,6 +75,11 @@ def is_decode(op: Attention) -> bool:
     return not op.backward and op.q_tokens <= DRAFTS * sequences_of(op) and op.pairs > op.q_tokens
 
 
+def is_sparse(op: Attention) -> bool:
+    """Queries read keys of their own choice, and there are more keys than they choose."""
+    return op.chosen is not None and op.kv_width is not None and 2 * op.pairs >= op.q_tokens * op.chosen
+
+
 def load(op: Attention, limits: Limits) -> Load:
     """Raises InputError where the device has no rate for the format of the queries."""
     form = (op.math or "tf32") if op.q == "fp32" else op.q
@@ -82,7 +88,10 @@ def load(op: Attention, limits: Limits) -> Load:
     b, sms, width = sequences_of(op), limits.sms, 2 * (op.d_qk + op.d_v)
     n = max(op.q_tokens / b, 1.0)
     decode = n <= DRAFTS and op.pairs > op.q_tokens and not op.backward
-    if decode:
+    if is_sparse(op) and not decode:     # each query has keys of its own: its heads are the rows of a tile
+        length, rows = float(op.chosen or 0), ceil(op.heads / SPARSE_ROWS) * SPARSE_ROWS
+        padded, last, blocks = rows * op.q_tokens * length, rows * length * width * sms / peak, float(op.q_tokens)
+    elif decode:
         length = op.pairs / op.q_tokens
         rows = ceil(op.heads / op.kv_heads * n / ROWS) * ROWS
         padded, last, blocks = op.kv_heads * rows * op.pairs / n, 0.0, b * op.kv_heads
@@ -124,7 +133,8 @@ def seconds(c: Mapping[str, float], x: Load, *, cold: bool = False) -> float:
     """Of the form, without ratio and what-ifs: what tables are held against."""
     fixed, parts = terms(c, x, cold=cold)
     p = c["p"]
-    return fixed + sum(part ** p for part in parts.values()) ** (1 / p)
+    body: float = sum(part ** p for part in parts.values()) ** (1 / p)
+    return fixed + body
 
 
 def kinds(op: Attention) -> tuple[str, ...]:
@@ -139,7 +149,8 @@ def kinds(op: Attention) -> tuple[str, ...]:
 def time(op: Attention, where: Machine) -> OpTime:
     """Of one layer's attention. Latent attention has constants and tables of its own: latent.py."""
     x = load(op, where.device.limits)
-    geometry = (op.heads, op.kv_heads, op.d_qk, op.d_v, op.window, op.kv, op.q, op.kv_width, x.decode, op.chosen)
+    geometry = (op.heads, op.kv_heads, op.d_qk, op.d_v, op.window, op.kv, op.q, op.kv_width, x.decode,
+                op.chosen is not None and is_sparse(op))
     ours = where.memo.get(geometry)
     if ours is None:
         ours = where.memo[geometry] = _ours(op, where)
@@ -166,7 +177,9 @@ def told(op: Attention, x: Load, where: Machine, c: Fitted, near: measured.Near 
     if near is None:
         return combined(parts, where, fixed=fixed, p=c.values["p"], spread=c.spread, basis=c.basis, least=x.least)
     # A prefill after a prefix was not measured: that with as many pairs a sequence stands for it.
-    if x.decode:
+    if op.chosen is not None and is_sparse(op):
+        along = op.pairs / x.sequences if x.decode else op.q_tokens / x.sequences
+    elif x.decode:
         along = op.kv_tokens / x.sequences
     else:
         along = (2 * op.pairs / x.sequences) ** 0.5 if op.window is None else op.q_tokens / x.sequences

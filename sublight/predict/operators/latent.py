@@ -7,11 +7,23 @@ hold the projections too, are not used: their parts are operators of their own h
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import log
+
+from sublight.device import by_key
 from sublight.errors import InputError
+from sublight.models.step import Batch
 from sublight.ops.attention import Attention
 from sublight.predict.machine import Machine
-from sublight.predict.operators import attention, measured
-from sublight.predict.operators.fitted import Fitted, fitted
+from sublight.predict.operators import attention, measured, silicon
+from sublight.predict.operators.fitted import Fitted, fitted, nearest
+
+RANK, ROPE, NOPE, VALUES = 512, 64, 128, 128         # DeepSeek-V3, whose kernels were measured
+CHOSEN = 2048                                        # keys a query reads in the sparse tables (DeepSeek-V3.2, GLM-5)
+TABLES = {"decode": ("mla", "generation_mla_perf", "step"), "prefill": ("mla", "context_mla_perf", "isl"),
+          "sparse": ("sparse_attention", "glm5_dsa_attn_module_perf", "isl")}
+KEYS = ("num_heads", "kv_cache_dtype")
+FORMS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8"}
 
 
 def is_latent(op: Attention) -> bool:
@@ -19,16 +31,79 @@ def is_latent(op: Attention) -> bool:
     return op.kv_width is not None or (op.heads == op.kv_heads and op.d_qk != op.d_v)
 
 
+def phase(op: Attention) -> str:
+    """"decode", "prefill", or "sparse": a prefill whose queries read keys of their own choice."""
+    if attention.is_decode(op):
+        return "decode"
+    return "sparse" if attention.is_sparse(op) else "prefill"
+
+
 def kinds(op: Attention) -> tuple[str, ...]:
-    phase = "decode" if attention.is_decode(op) else "prefill"
-    if op.chosen is not None and op.pairs >= op.q_tokens * op.chosen // 2:
-        return (f"sparse {op.kv}", "sparse fp8", f"{phase} {op.kv}", f"{phase} bf16")
-    return f"{phase} {op.kv}", f"{phase} bf16"
+    own = phase(op)
+    return tuple(dict.fromkeys((f"{own} {op.kv}", f"{own} fp8", f"{own} bf16", "prefill bf16")))
 
 
 def ours(op: Attention, where: Machine) -> tuple[Fitted, measured.Near | None]:
-    constants = fitted("latent", kinds(op), where) or fitted("attention", attention.kinds(op), where)
+    """Constants, and ratios where the kernel was measured at that or a like number of heads."""
+    constants = fitted("latent", kinds(op), where)
     if constants is None:
         raise InputError("latent attention: expected constants in catalog/operators, got none; bench/fit_attention.py "
                          "writes them")
-    return constants, None
+    if not where.tables or op.backward or not silicon.available():
+        return constants, None
+    return constants, _surface(where.device.key, where.library, where.version, phase(op), op.heads, op.kv)
+
+
+def as_op(kind: str, heads: int, kv: str, b: int, x: int) -> Attention:
+    """The operator of a row of the tables: x is the keys of a decode, the new tokens of a prefill."""
+    if kind == "prefill":
+        batch = Batch(b, x)
+        return Attention(batch.pairs(), batch.rows, batch.keys(), heads, heads, NOPE + ROPE, VALUES, kv=kv, sequences=b)
+    if kind == "decode":
+        batch = Batch(b, 1, x - 1, decode=True)
+        return Attention(batch.pairs(), batch.rows, batch.keys(), heads, 1, RANK + ROPE, RANK, kv=kv,
+                         kv_width=RANK + ROPE, sequences=b)
+    batch = Batch(b, x, CHOSEN)
+    return Attention(batch.pairs(window=CHOSEN), batch.rows, batch.chosen(CHOSEN), heads, 1, RANK + ROPE, RANK, kv=kv,
+                     kv_width=RANK + ROPE, sequences=b, chosen=CHOSEN)
+
+
+def measured_points(
+    device: str, library: str, version: str | None, kind: str,
+) -> dict[tuple[int, str], dict[tuple[float, float], float]]:
+    """(heads, format of the cache) -> (B, n or L) -> seconds."""
+    family, name, axis = TABLES[kind]
+    for table in measured.tables(device, family, library, name, version, KEYS):
+        found = {}
+        for (heads, kv), rows in table.groups.items():
+            if kind == "sparse":         # the kernel reads as many keys whatever the prefix
+                rows = rows[(table.columns["step"][rows] >= CHOSEN) & (table.columns["isl"][rows] > attention.DRAFTS)]
+            points = table.points(rows, "batch_size", axis)
+            more = 1 if kind == "decode" else 0
+            found[int(heads), FORMS.get(kv, kv)] = {(b, x + more): value for (b, x), value in points.items()}
+        return found
+    return {}
+
+
+@lru_cache(maxsize=256)
+def _surface(
+    device: str, library: str, version: str | None, kind: str, heads: int, kv: str,
+) -> measured.Near | None:
+    found = {key: points for key, points in measured_points(device, library, version, kind).items() if points}
+    if not found:
+        return None
+
+    def apart(key: tuple[int, str]) -> float:
+        return 0.5 * abs(log(key[0] / heads)) + (key[1] != kv)
+
+    best = min(found, key=apart)
+    return measured.near(device, library, apart(best), {
+        (b, x): (value, as_op(kind, *best, int(b), int(x))) for (b, x), value in found[best].items()}, model)
+
+
+def model(op: Attention, device: str, library: str) -> float:
+    """Seconds of the form with the constants of a device and a library, caches warm as tables were measured."""
+    of = by_key(device)
+    c = nearest("latent", kinds(op), of, library)
+    assert c is not None
+    return attention.seconds(c.values, attention.load(op, of.limits))

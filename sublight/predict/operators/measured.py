@@ -9,7 +9,7 @@ from math import exp
 from typing import Any, TypeVar
 
 from sublight.predict.operators import silicon
-from sublight.predict.operators.ratios import Surface, groups
+from sublight.predict.operators.surface import Surface, groups
 
 EXACT = 0.08                             # ln spread of a time between measured points of its own geometry
 APART = 0.12                             # more for each unit of distance to the geometry that was measured
