@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sublight.models import Model
     from sublight.plan import Plan, Workload
+    from sublight.predict.answer import Answer
     from sublight.predict.machine import Machine
 
 ENGINES = ("vllm", "sglang", "trtllm")
-FORMATS = ("table", "json", "md", "html", "perfetto")
+FORMATS = ("table", "json", "md", "html", "trace")
 SERVING = ("isl", "osl", "concurrency", "rate", "requests", "shortest", "prefix_hit", "engine", "drafts", "acceptance",
            "token_budget", "max_sequences", "kv", "replicas")
 TRAINING = ("seq", "gbs", "mbs", "cp", "vpp", "etp", "recompute", "schedule", "zero", "precision")
@@ -37,9 +38,11 @@ def add(commands: Any) -> None:
                          help="hbm=2x, tensor=, vector=, nvlink=, nic=, fixed=: the same with other rates")
     command.add_argument("--no-tables", action="store_true", help="do not use measured operator tables, if installed")
     command.add_argument("--at", choices=["expected", "bound"], default="expected",
-                         help="of the perfetto format: a step as expected, or at the speed of light")
-    command.add_argument("--step", choices=["prefill", "decode", "training"], help="of the perfetto format")
-    command.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+                         help="of the trace: a step as expected, or at the speed of light")
+    command.add_argument("--step", choices=["prefill", "decode", "training"],
+                         help="of the trace; default: decode, or training")
+    command.add_argument("--format", choices=FORMATS, default="table",
+                         help="default: table; trace: one step as a Kineto file, which explain and Perfetto open")
     command.add_argument("-o", "--output", metavar="FILE", help="write there; default: standard output")
     command.set_defaults(run=run)
 
@@ -114,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _text(found: Any, options: argparse.Namespace) -> str:
+def _text(found: Answer, options: argparse.Namespace) -> str:
     if options.format == "json":
         import json
 
@@ -125,13 +128,23 @@ def _text(found: Any, options: argparse.Namespace) -> str:
         from sublight.show.predict_html import html
 
         return html(found)
-    if options.format == "perfetto":
-        from sublight.cli.predicted import kineto
-
-        return kineto(found, options.step, options.at)
+    if options.format == "trace":
+        return _trace(found, options.step, options.at)
     from sublight.show.predict import markdown
 
     return markdown(found)
+
+
+def _trace(found: Answer, name: str | None, at: str) -> str:
+    """One typical step as a Kineto file. Raises InputError for a step that this prediction does not have."""
+    from sublight.errors import InputError
+    from sublight.predict.trace import trace
+    from sublight.show.kineto import kineto
+
+    name = name or ("training" if "training" in found.steps else "decode")
+    if name not in found.steps:
+        raise InputError(f"--step {name}: this prediction has {', '.join(found.steps)}")
+    return "".join(kineto(trace(found.steps[name], found.where, at=at)))
 
 
 def asked(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Machine, tuple[str, ...]]:
