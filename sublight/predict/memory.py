@@ -153,7 +153,7 @@ def _ledger(model: Model, plan: Serving, where: Machine, split: Split) -> Ledger
         raise InputError(f"no memory of engine '{plan.engine}' is known; expected one of {', '.join(ENGINES)}")
     key = "memory", id(model), plan, split
     if key not in where.memo:            # with the model, so that its id stays its own
-        made = ENGINES[plan.engine](model, plan, where, split, _weights(model, plan, split))
+        made = ENGINES[plan.engine](model, plan, where, split, _weights(model, plan, where, split))
         where.memo[key] = model, made
     known: Ledger = where.memo[key][1]
     return known
@@ -240,11 +240,12 @@ def _of_version(rows: list[dict[str, Any]], version: str | None) -> dict[str, An
     return [row for row in rows if numbers(row["from"]) <= numbers(version)][-1]
 
 
-def _weights(model: Model, plan: Serving, split: Split) -> dict[str, int]:
+def _weights(model: Model, plan: Serving, where: Machine, split: Split) -> dict[str, int]:
     """Of one GPU; latent attention keeps its unfolding a second time, in 16 bits, for the absorbed form."""
     held = model.bytes_on_rank(split)
-    twice = sum(count * _absorbed(layer, split) for layer, count in model.stage_kinds(split))
-    parts = {"weights": held + twice}
+    more = sum(count * (_absorbed(layer, split) + _padding(layer, plan.engine, where, split))
+               for layer, count in model.stage_kinds(split))
+    parts = {"weights": held + more}
     if plan.drafts and model.drafts:
         parts["draft weights"] = model.bytes_on_rank(split, drafts=True) - held
     return parts
@@ -255,6 +256,18 @@ def _absorbed(layer: Layer, split: Split) -> int:
     if not isinstance(block, LatentAttention):
         return 0
     return 2 * block.kv_rank * block.heads * (block.nope + block.d_v) // split.tp
+
+
+def _padding(layer: Layer, engine: str, where: Machine, split: Split) -> int:
+    """Bytes by which kernels for fp4 weights and 16-bit tokens widen an expert."""
+    block, padded = layer.mlp, facts()["padding"].get(engine)
+    if padded is None or not isinstance(block, Mixture) or block.form.name != "mxfp4":
+        return 0
+    width, inner = block.latent or block.width, block.inner // split.expert_tp
+    capability = where.device.capability or (0, 0)
+    to_width, to_inner = padded["blackwell" if capability >= (10, 0) else "before"]
+    wider = -(-width // to_width) * to_width * (-(-inner // to_inner) * to_inner) - width * inner
+    return block.form.nbytes(block.experts // split.ep * (3 if block.is_gated else 2) * wider)
 
 
 def forward_peak(model: Model, tokens: int, split: Split) -> int:
