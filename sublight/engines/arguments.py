@@ -16,6 +16,7 @@ Extra = tuple[str, str]
 SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}    # vllm/utils, human_readable_int
 SECRET_FLAG = re.compile(r"(^|[-_.])(api-key|key|token|secret|password|auth)$", re.I)
 SECRET_VALUE = re.compile(r"\b(hf_|sk-|ghp_|nvapi-)[A-Za-z0-9_-]{8,}|(?<=://)[^/@\s]+@")
+WHOLLY = re.compile(r"\$\w+|\$\{\w+(?:\[[@*]\])?\}")
 HIDDEN = "***"
 TRUE, FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
 
@@ -91,7 +92,10 @@ def _unknown(
     """A flag that we do not know passes through, with all words that follow it up to the next flag."""
     values = [] if given is None else [given]
     while given is None and at < len(words) and not is_flag(words[at]):
-        values.append(words[at])
+        if values and WHOLLY.fullmatch(words[at]):
+            said.notes.append(f"what {words[at]} holds is not known; it is left out")
+        else:
+            values.append(words[at])
         at += 1
     near = table.nearest(name)
     if near is not None:

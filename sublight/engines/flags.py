@@ -147,9 +147,9 @@ def _flag(row: Mapping[str, Any]) -> Flag:
     return Flag(
         name=row["name"], type=row["type"], sets=row.get("sets"), aliases=tuple(row.get("aliases", [])),
         since=_version(row.get("since")), until=_version(row.get("until"), ENDLESS), values=values,
-        keys=tuple(row.get("keys", {}).items()), template=tuple(row.get("template", {}).items()), on=row.get("on", True),
-        negative=row.get("negative"), place=place, write=row.get("write", True), default=row.get("default"),
-        concept=row.get("concept"), source=row.get("source", ""),
+        keys=tuple(row.get("keys", {}).items()), template=tuple(row.get("template", {}).items()),
+        on=row.get("on", True), negative=row.get("negative"), place=place, write=row.get("write", True),
+        default=row.get("default"), concept=row.get("concept"), source=row.get("source", ""),
     )
 
 

@@ -20,7 +20,9 @@ FP8 = {"delayed": "fp8", "tensorwise": "fp8-tensor", "blockwise": "fp8-block", "
 RECIPES = {word: recipe for recipe, word in FP8.items()}
 
 
-def plan(said: Mapping[str, Any], extra: list[Extra], version: Version, gpus: int | None) -> tuple[Training, Job | None]:
+def plan(
+    said: Mapping[str, Any], extra: list[Extra], version: Version, gpus: int | None,
+) -> tuple[Training, Job | None]:
     settings = {name: said[name] for name in SAME if name in said}
     tp, pp, cp = (settings.get(name, 1) for name in ("tp", "pp", "cp"))
     moe = settings.get("ep", 1) > 1 or any(name == "--num-experts" for name, _ in extra)
@@ -51,7 +53,7 @@ def _chunks(said: Mapping[str, Any], extra: list[Extra], pp: int) -> int:
     if layers is None or not layers.isdigit():
         raise InputError("--num-layers-per-virtual-pipeline-stage says how many chunks a stage has only with "
                          "--num-layers; add it")
-    chunks, rest = divmod(int(layers), pp * said["chunk_layers"])
+    chunks, rest = divmod(int(layers), pp * int(said["chunk_layers"]))
     if rest or not chunks:
         raise InputError(f"--num-layers-per-virtual-pipeline-stage {said['chunk_layers']} does not divide the "
                          f"{layers} layers over {pp} stages")
@@ -72,8 +74,14 @@ def _zero(said: Mapping[str, Any], extra: list[Extra]) -> int:
         extra.append(("--use-torch-fsdp2", ""))
         return 3
     if "sharding" in said and said.get("megatron_fsdp"):
-        return SHARDED[said["sharding"]]
+        return _sharded(str(said["sharding"]))
     return 1 if said.get("distributed_optimizer") else 0
+
+
+def _sharded(strategy: str) -> int:
+    if strategy not in SHARDED:
+        raise InputError(f"--data-parallel-sharding-strategy expected one of {', '.join(SHARDED)}, got {strategy!r}")
+    return SHARDED[strategy]
 
 
 def _precision(said: Mapping[str, Any]) -> str:

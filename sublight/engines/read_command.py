@@ -22,8 +22,8 @@ from sublight.plan import Job, Serving, Training
 
 # Words that start an engine; those of one engine in order, the last word of each is the program's.
 PROGRAMS = {
-    "vllm": (r"(.*/)?vllm serve", r"vllm\.entrypoints\.openai\.api_server", r"\S*vllm/entrypoints/openai/api_server\.py",
-             r"dynamo\.vllm"),
+    "vllm": (r"(.*/)?vllm serve", r"vllm\.entrypoints\.openai\.api_server",
+             r"\S*vllm/entrypoints/openai/api_server\.py", r"dynamo\.vllm"),
     "sglang": (r"sglang\.launch_server", r"(.*/)?sglang serve", r"\S*sglang/launch_server\.py", r"dynamo\.sglang"),
     "trtllm": (r"(.*/)?trtllm-serve serve", r"(.*/)?trtllm-serve", r"dynamo\.trtllm"),
     "megatron": (r"(.*/)?pretrain_(gpt|mamba|hybrid|t5|bert|vlm)\.py",),
@@ -35,6 +35,7 @@ IMAGES = {"vllm": r"(?:.*/)?vllm-openai(?:-\w+)?(?::(?P<tag>\S+))?", "sglang": r
 PINNED = {"vllm": r"\bvllm(?:\[[^\]]*\])?==([\d.]+\w*)", "sglang": r"\bsglang(?:\[[^\]]*\])?==([\d.]+\w*)",
           "trtllm": r"\btensorrt[-_]llm==([\d.]+\w*)", "megatron": r"\bmegatron-core==([\d.]+\w*)",
           "torchtitan": r"\btorchtitan==([\d.]+\w*)"}
+TALK = {"echo", "printf", "grep", "pkill", "pgrep", "kill", "cat", "pip", "pip3"}     # name engines, start none
 POSITIONAL = {"vllm", "trtllm"}          # engines whose model needs no flag
 PROCESSES = {"--nproc-per-node", "--nproc_per_node", "--ntasks-per-node"}
 NODES = {"--nnodes", "-N", "--nodes"}
@@ -68,6 +69,8 @@ def parse(command: str, *, version: str | None = None, files: Mapping[str, str] 
             f"'{program}'" for name in ENGINES for program in table(name).facts["program"][:1]))
     found = starts[0]
     notes = [f"the text starts {len(starts)} engines; the first is read"] if len(starts) > 1 else []
+    if script.doubtful:
+        notes.append("conditions of the text are not evaluated: a variable set again under one keeps its first value")
     header = _header(script, found.engine)
     version = version or header.get("version") or _version(found, command)
     launch = _launch(found, script, version, dict(files or {}))
@@ -85,6 +88,8 @@ def parse(command: str, *, version: str | None = None, files: Mapping[str, str] 
 
 def _starts(command: Command) -> list[_Found]:
     words = command.words
+    if words[:1] and words[0] in TALK:
+        return []
     for at, word in enumerate(words):
         pair = f"{word} {words[at + 1]}" if at + 1 < len(words) else word
         for engine, patterns in PROGRAMS.items():
@@ -230,8 +235,8 @@ def _ranks(words: Sequence[str], script: Script) -> int | None:
     counts: dict[str, int] = {}
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
-        kind = "processes" if name in PROCESSES else "nodes" if name in NODES else "all" if name in ("-np", "-n") else None
-        if kind is None:
+        kind = "processes" if name in PROCESSES else "nodes" if name in NODES else "all"
+        if kind == "all" and name not in ("-np", "-n"):
             continue
         value = value if equals else words[at + 1] if at + 1 < len(words) else ""
         match = re.fullmatch(r"(?:\d+:)?(\d+)", value)

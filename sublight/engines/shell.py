@@ -14,14 +14,19 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sublight.engines.arithmetic import evaluated
 from sublight.errors import InputError
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
-REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?-([^}$]*))?\})")
+REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?-((?:[^{}]|\$\{\w+\}|\$\(\([^{}]*\)\))*))?\})")
+ARRAY = re.compile(r"\$\{(\w+)\[@\]\}")
+ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\)|\((?:[^()]|\([^()]*\))*\))*)\)\)")
 BREAKS = ";&|\n"
-SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASS|CRED|AUTH", re.I)       # never filled in
+# Variables that are never filled in; MAX_NUM_TOKENS and TOKENIZER hold no secret.
+SECRET_NAME = re.compile(r"TOKEN(?!S(?:_|$)|IZ)|SECRET|PASSW|CREDENTIAL|API_?KEY|(?:^|_)(?:KEY|PASS|AUTH)(?:_|$)", re.I)
+OPEN, CLOSE = {"if", "for", "while", "until", "case"}, {"fi", "done", "esac"}
 PREFIXES = {"if", "then", "else", "elif", "do", "!", "{", "}", "fi", "done", "exec", "export", "time", "nohup", "sudo",
             "command", "set", "$", "env"}
 MOST_TEXT = 1_000_000
@@ -47,6 +52,7 @@ class Script:
     comments: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
+    doubtful: bool = False               # a variable is set again under a condition: its first value stands
 
 
 def read(text: str) -> Script:
@@ -57,10 +63,30 @@ def read(text: str) -> Script:
 
 
 def quoted(word: str) -> str:
-    """A word as it must be written; references to variables stay references."""
-    if REFERENCE.search(word) and "'" not in word:
-        return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`") + '"'
-    return shlex.quote(word)
+    """A word as it must be written; references to variables and `$( )` stay what they are.
+
+    >>> quoted("a b"), quoted("$HOME/a b"), quoted('$(f "x")')
+    ("'a b'", '"$HOME/a b"', '"$(f "x")"')
+    """
+    if not (REFERENCE.search(word) or "$(" in word):
+        return shlex.quote(word)
+    out, at = "", 0
+    while at < len(word):
+        end = _closing(word, at + 1) if word.startswith("$(", at) else at + 1
+        part = word[at:end]
+        out += part if end > at + 1 else "\\" + part if part in '\\"`' else part
+        at = end
+    return f'"{out}"'
+
+
+def _closing(text: str, at: int) -> int:
+    """Where the bracket closes that opens at `at`."""
+    depth = 0
+    for place in range(at, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if depth == 0:
+            return place + 1
+    return len(text)
 
 
 def words_of(text: str) -> tuple[str, ...]:
@@ -75,6 +101,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text, self.at, self.out = text, 0, Script()
         self.words: list[str] = []
+        self.depth = 0                                  # of conditions and loops, which are not evaluated
         self.pending: list[tuple[str, bool]] = []       # here-documents whose text follows the line
         self.target: str | None = None                  # the file that the command writes
 
@@ -132,11 +159,24 @@ class _Reader:
             word = words.pop(0)
             if word not in PREFIXES and (assigned := ASSIGNMENT.match(word)):
                 names.append(assigned[1])
-                if not SECRET_NAME.search(assigned[1]):
-                    before = self.out.variables.get(assigned[1], "") if assigned[2] else ""
-                    self.out.variables[assigned[1]] = before + word[assigned.end():]
+                self._assign(assigned[1], word[assigned.end():], more=bool(assigned[2]))
+            self._nest(word)
+        if words:
+            self._nest(words[0])
         if words or names:
             self.out.commands.append(Command(tuple(words), tuple(names)))
+
+    def _nest(self, word: str) -> None:
+        self.depth = max(0, self.depth + (word in OPEN) - (word in CLOSE))
+
+    def _assign(self, name: str, value: str, *, more: bool) -> None:
+        if SECRET_NAME.search(name):
+            return
+        before = self.out.variables.get(name)
+        if self.depth and before is not None and not REFERENCE.search(before):
+            self.out.doubtful = self.out.doubtful or before != value
+            return
+        self.out.variables[name] = (before or "") + value if more else value
 
     def _word_or_assignment(self) -> None:
         if not self.words and (array := re.compile(r"(\w+)(\+?)=\(").match(self.text, self.at)):
@@ -162,7 +202,11 @@ class _Reader:
             else:
                 words.extend(self._word())
         self.at += 1
-        self.out.arrays[name] = (self.out.arrays.get(name, []) if more else []) + words
+        before = self.out.arrays.get(name)
+        if self.depth and before is not None:
+            self.out.doubtful = True
+            return
+        self.out.arrays[name] = (before or []) + words if more else words
 
     def _word(self) -> list[str]:
         """The word that begins here; a variable outside quotes may hold several words, or none."""
@@ -197,13 +241,17 @@ class _Reader:
             if char == mark:
                 self.at += 1
                 return out
-            if mark == '"' and char == "\\" and self.text[self.at + 1:self.at + 2] in '"\\$`\n':
-                out += self.text[self.at + 1].replace("\n", "")
+            following = self.text[self.at + 1:self.at + 2]
+            array = ARRAY.match(self.text, self.at)
+            if mark == '"' and char == "\\" and following and following in '"\\$`\n':
+                out += following.replace("\n", "")
                 self.at += 2
-            elif mark == '"' and (array := re.compile(r"\$\{(\w+)\[@\]\}").match(self.text, self.at)) and not out:
+            elif mark == '"' and array is not None:
                 self.at = array.end()
                 whole.extend(self.out.arrays.get(array[1], [array[0]]))
-            elif mark == '"' and char == "$" and self.text[self.at + 1:self.at + 2] != "(":
+            elif mark == '"' and char == "$" and following == "(":
+                out += self._substitution()
+            elif mark == '"' and char == "$":
                 match = REFERENCE.match(self.text, self.at)
                 out += char if match is None else self._filled(match[0])
                 self.at += 1 if match is None else len(match[0])
@@ -216,18 +264,18 @@ class _Reader:
     def _variable(self, plain: str, whole: list[str]) -> str:
         """What `$…` adds to the word so far."""
         if self.text.startswith("$(", self.at):
-            end = self._closing(self.at + 1)
-            plain, self.at = plain + self.text[self.at:end], end
-            return plain
+            return plain + self._substitution()
         match = REFERENCE.match(self.text, self.at)
         if match is None:
             self.at += 1
             return plain + "$"
         self.at = match.end()
         name = match[1] or match[2]
-        value = self.out.variables.get(name, match[3])
+        value = self.out.variables.get(name, None if match[3] is None else self._filled(match[3]))
         if value is None and name not in self.out.arrays:
             return plain + match[0]
+        if value is not None and "$(" in value:
+            return plain + value
         words = self.out.arrays[name] if value is None else value.split()
         if not words:
             return plain
@@ -237,21 +285,23 @@ class _Reader:
             return last
         return plain + last
 
-    def _filled(self, text: str) -> str:
+    def _substitution(self) -> str:
+        """`$( … )`, as it is; of arithmetic the value."""
+        end = _closing(self.text, self.at + 1)
+        text, self.at = self.text[self.at:end], end
+        return self._filled(text) if text.startswith("$((") else text
+
+    def _filled(self, text: str, depth: int = 0) -> str:
+        """Text with arithmetic and variables filled in, as far as they are set."""
         variables: Mapping[str, str] = self.out.variables
 
         def value(match: re.Match[str]) -> str:
             held = variables.get(match[1] or match[2], match[3])
-            return match[0] if held is None else held
-        return REFERENCE.sub(value, text)
+            return match[0] if held is None else self._filled(held, depth + 1) if depth < 3 else held
 
-    def _closing(self, at: int) -> int:
-        depth = 0
-        for place in range(at, len(self.text)):
-            depth += {"(": 1, ")": -1}.get(self.text[place], 0)
-            if depth == 0:
-                return place + 1
-        return len(self.text)
+        def number(match: re.Match[str]) -> str:
+            return evaluated(match[1], variables) or match[0]
+        return REFERENCE.sub(value, ARITHMETIC.sub(number, text))
 
     def _line_end(self) -> int:
         end = self.text.find("\n", self.at)

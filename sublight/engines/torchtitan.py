@@ -21,7 +21,9 @@ REPLICAS = "--parallelism.data_parallel_replicate_degree"
 AUTOMATIC = -1
 
 
-def plan(said: Mapping[str, Any], extra: list[Extra], version: Version, gpus: int | None) -> tuple[Training, Job | None]:
+def plan(
+    said: Mapping[str, Any], extra: list[Extra], version: Version, gpus: int | None,
+) -> tuple[Training, Job | None]:
     settings = {name: said[name] for name in SAME if name in said}
     others = settings.get("tp", 1) * settings.get("pp", 1) * settings.get("cp", 1)
     replicas, shards = said.get("replicas", 1), said.get("shards", AUTOMATIC)

@@ -25,7 +25,7 @@ TRAINING = ("megatron", "torchtitan")
 
 
 def emit(
-    model: str, plan: Serving | Training, engine: str | None = None, version: str | None = None, *,
+    model: str | None, plan: Serving | Training, engine: str | None = None, version: str | None = None, *,
     job: Job | None = None,
 ) -> str:
     """The command that starts an engine with a plan; `parse` reads the same plan back.
@@ -43,7 +43,9 @@ def emit(
         raise InputError(f"{known.title} is started with {kind}, got one of {type(plan).__name__}")
     if job is not None and engine not in TRAINING:
         raise InputError(f"{known.title} serves; a job of training has no place in its command")
-    text = _command(model, plan, engine, known, version, number, job)
+    if model is None and engine != "megatron":
+        raise InputError(f"{known.title} needs the name or path of a model in its command")
+    text = _command(model or "", plan, engine, known, version, number, job)
     _verify(text, plan, engine, known, version, job)
     return text
 
@@ -103,7 +105,7 @@ def _train(
     name, slash, flavor = model.partition("/")
     if number >= (0, 3):
         if not slash:
-            raise InputError(f"torchtitan from 0.3 on names a module and a config, as 'llama3/llama3_8b'; got {model!r}")
+            raise InputError(f"torchtitan from 0.3 on names a module and a config ('llama3/llama3_8b'), got {model!r}")
         return [*start, "--module", quoted(name), "--config", quoted(flavor)], None
     return [*start, "--model.name", quoted(name), *(["--model.flavor", quoted(flavor)] if slash else [])], None
 
