@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("table", "json", "md", "svg", "html", "perfetto")
-FOR_FILES = {"html": "page.html", "perfetto": "trace.json", "trace": "trace.json"}      # megabytes that a terminal cannot show
+FOR_FILES = {"html": "page.html", "perfetto": "trace.json", "trace": "trace.json"}  # megabytes
 
 
 def check_writable(path: str | None, form: str = "table") -> None:
