@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from sublight.errors import InputError
 from sublight.models import Model, catalog, named, recast
 from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.machine import Machine, machine
+from sublight.predict.serving.estimate import simulation
 from sublight.predict.serving.family import family
 from sublight.predict.serving.recipes import Recipe, Workers, facts
 
@@ -25,7 +27,9 @@ GPUS = {"a100_sxm": (8, "A100"), "h100_sxm": (8, "H100"), "h200_sxm": (8, "H200"
         "gb200_sxm": (72, "GB200"), "gb300_sxm": (72, "GB300"), "h20_sxm": (8, "H20")}
 BLACKWELL = ("b200_sxm", "b300_sxm", "gb200", "gb300", "gb200_sxm", "gb300_sxm")
 INPUTS = ("id", "system", "backend", "backend_version", "model", "arch", "precision", "mode", "isl", "osl",
-          "concurrency", "gemm_quant", "moe_quant", "batch_per_rank", "tp", "pp", "attention_dp", "moe_tp", "moe_ep")
+          "concurrency", "gemm_quant", "moe_quant", "batch_per_rank", "tp", "pp", "attention_dp", "moe_tp", "moe_ep",
+          *(f"{side}_{name}" for side in ("prefill", "decode") for name in (
+              "num_workers", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")))
 
 
 @dataclass(frozen=True)
@@ -156,3 +160,38 @@ def _plan(row: Row, prefix: str, recipe: Recipe, model: Model) -> Serving:
         max_sequences=recipe.max_sequences, memory_fraction=recipe.memory_fraction, poll_steps=recipe.poll_steps,
         drafts=recipe.drafts if model.drafts else 0, acceptance=recipe.acceptance or 0.0,
     )
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Means of a run of one instance, in seconds, before any constant that was fitted end to end."""
+
+    ttft: float
+    tpot: float
+
+
+def simulated(one: Case) -> Simulated:
+    """Runs a case. Raises InputError where its ranks do not divide the model."""
+    run = simulation(one.model, one.plan, one.traffic, one.where)
+    return Simulated(sum(run.ttft) / len(run.ttft), sum(run.tpot) / max(1, len(run.tpot)))
+
+
+def all_simulated(
+    rows: Iterable[Row], *, tables: bool = True, watch: Callable[[int], None] | None = None,
+) -> tuple[list[tuple[Row, Case, Simulated]], Counter[str]]:
+    """Every row that can be predicted, and why others cannot. Equal configurations are run once."""
+    known: dict[tuple[object, ...], Simulated] = {}
+    out, refused = [], Counter[str]()
+    for index, row in enumerate(rows):
+        try:
+            one = case(row, tables=tables)
+            key = (id(one.model), one.plan, one.traffic, id(one.where))
+            if key not in known:
+                known[key] = simulated(one)
+        except InputError as error:
+            refused[str(error)] += 1
+            continue
+        out.append((row, one, known[key]))
+        if watch:
+            watch(index)
+    return out, refused

@@ -11,17 +11,18 @@ from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.estimate import Estimate
 from sublight.predict.machine import Machine
 from sublight.predict.memory import kv_tokens
-from sublight.predict.serving.arrivals import count_of, requests
+from sublight.predict.serving.arrivals import Request, count_of, requests
 from sublight.predict.serving.closed_form import Means, closed_form
 from sublight.predict.serving.correction import Correction, correction
 from sublight.predict.serving.disaggregated import Halves, simulate_halves, transfer_seconds
-from sublight.predict.serving.host import Rules, engine, rules
+from sublight.predict.serving.host import engine, rules
 from sublight.predict.serving.loop import Run, simulate
 from sublight.predict.serving.pace import Pace, pace, split
 from sublight.predict.step import step_time
 from sublight.result import Result
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+UNLIMITED = 1e12                         # tokens of cache
 
 
 def estimate(
@@ -44,40 +45,66 @@ def accepted_tokens(plan: Serving) -> float:
     return 1 + plan.drafts * plan.acceptance
 
 
+def simulation(
+    model: Model, plan: Serving | Disaggregated, traffic: Traffic, where: Machine, *, level: float = 1.0,
+    load: Sequence[Request] | None = None,
+) -> Run:
+    """One instance step by step, with no constant that was fitted end to end but the level.
+
+    load: requests that say when they arrive, instead of those that the traffic means.
+    """
+    users = None if load is not None else traffic.concurrency
+    asked = requests(traffic, count_of(traffic)) if load is None else load
+    if isinstance(plan, Disaggregated):
+        return simulate_halves(halves_of(model, plan, traffic, where, level), asked, users=users,
+                               accepted=accepted_tokens(plan.decode))
+    return simulate(pace(model, plan, where, engine(plan.engine).host, level=level), rules(plan), asked, users=users,
+                    kv_tokens=cache_tokens(model, plan, traffic, where), accepted=accepted_tokens(plan),
+                    burst=traffic.burst)
+
+
 def _aggregated(model: Model, plan: Serving, traffic: Traffic, where: Machine, by_steps: bool,
                 family: str | None) -> Estimate:
     fixes = correction(plan.engine, where.device.key, family=family)
     steps = pace(model, plan, where, engine(plan.engine).host, level=fixes.level)
-    limits = rules(plan)
     share = _share(traffic, plan.replicas)
     room = cache_tokens(model, plan, traffic, where)
-    means = closed_form(steps, limits, share, kv_tokens=room, accepted=accepted_tokens(plan))
-    run = _run(steps, limits, share, room, accepted_tokens(plan)) if by_steps else None
-    results = _results(means, run, fixes, traffic, plan.gpus)
+    means = closed_form(steps, rules(plan), share, kv_tokens=room, accepted=accepted_tokens(plan))
+    run = simulation(model, plan, share, where, level=fixes.level) if by_steps else None
     shares = _shares(model, plan, where, means, steps)
     waits = run.full > len(run.latency) / 10 if run else means.waits > 0.2 * means.ttft
     limiter = "KV capacity" if waits else max(shares, key=lambda rate: shares[rate])
-    users = (traffic.concurrency or 0) / plan.replicas
-    notes = (f"room for {means.b:.0f} of {users:.0f} sequences at once ({room:,.0f} tokens of cache): the others wait",
-             ) if means.b < 0.99 * users else ()
-    return Estimate(results, shares, limiter, fixes.basis, notes)
+    return Estimate(_results(means, run, fixes, traffic, plan.gpus), shares, limiter, fixes.basis,
+                    tuple(_notes(plan, share, means, room)))
+
+
+def _notes(plan: Serving, share: Traffic, means: Means, room: float) -> list[str]:
+    notes = []
+    if room == UNLIMITED:
+        notes.append("the weights leave no room for one sequence; taken as if the cache had no limit")
+    if share.concurrency and means.b < 0.99 * share.concurrency:
+        notes.append(f"room for {means.b:.0f} of {share.concurrency} sequences at once ({room:,.0f} tokens of cache): "
+                     "the others wait")
+    if plan.drafts and not plan.acceptance:
+        notes.append("drafts without an acceptance: none of the guesses holds")
+    return notes
 
 
 def cache_tokens(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> float:
-    """Tokens of cache of one instance, of all its attention replicas; one sequence is taken to fit."""
+    """Tokens of cache of one instance, of all its attention replicas. Where not even one sequence fits the plan cannot
+    run; it is taken as without limit, and said."""
     length = traffic.isl + traffic.osl
     fraction = plan.memory_fraction or engine(plan.engine).rules.memory_fraction
     room = kv_tokens(model, replace(plan, memory_fraction=fraction), where, length=length)
-    return float(max(room, length)) * plan.dp
+    return float(room) * plan.dp if room >= length else UNLIMITED
 
 
 def _halved(model: Model, plan: Disaggregated, traffic: Traffic, where: Machine, family: str | None) -> Estimate:
     fixes = correction(plan.decode.engine, where.device.key, family=family)
-    halves = halves_of(model, plan, traffic, where, fixes.level)
-    run = simulate_halves(halves, requests(traffic, count_of(traffic)), users=traffic.concurrency,
-                          accepted=accepted_tokens(plan.decode))
+    run = simulation(model, plan, traffic, where, level=fixes.level)
     means = Means(sum(run.ttft) / len(run.ttft), sum(run.tpot) / max(1, len(run.tpot)), run.busy, run.length, 0.0)
-    shares = _shares(model, plan.decode, where, means, halves.decode)
+    shares = _shares(model, plan.decode, where, means,
+                     pace(model, plan.decode, where, engine(plan.decode.engine).host, level=fixes.level))
     limiter = "KV capacity" if run.full > len(run.latency) / 10 else max(shares, key=lambda rate: shares[rate])
     return Estimate(_results(means, run, fixes, traffic, plan.gpus), shares, limiter, fixes.basis)
 
@@ -103,15 +130,10 @@ def _share(traffic: Traffic, replicas: int) -> Traffic:
     return replace(traffic, concurrency=max(1, -(-(traffic.concurrency or 1) // replicas)), requests=count)
 
 
-def _run(steps: Pace, limits: Rules, share: Traffic, room: float, accepted: float) -> Run:
-    load = requests(share, count_of(share))
-    return simulate(steps, limits, load, users=share.concurrency, kv_tokens=room, accepted=accepted, burst=share.burst)
-
-
 def _results(means: Means, run: Run | None, fixes: Correction, traffic: Traffic, gpus: int) -> Mapping[str, Result]:
     tpot = sum(run.tpot) / len(run.tpot) if run and run.tpot else means.tpot
     raw = sum(run.ttft) / len(run.ttft) if run else means.ttft
-    ttft = fixes.scale * raw + fixes.steps * tpot + fixes.constant
+    ttft, tpot = fixes.corrected(raw, tpot)
     osl = traffic.osl * (1 + traffic.shortest) / 2
     latency = ttft + tpot * (osl - 1)
     per_second = traffic.rate if traffic.rate is not None else (traffic.concurrency or 1) / latency
