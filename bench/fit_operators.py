@@ -1,0 +1,302 @@
+"""Fit the constants of dense operators from AIConfigurator's measured tables; print how well they describe shapes that
+they were not fitted on.
+
+    pip install "sublight[silicon]" scipy
+    python bench/fit_operators.py [--write] [--report] [--only h200,b200]
+
+For each (device, library, number format): rows of the table; median error on held-out (n, k) shapes of the pure
+roofline, of the nearest measured neighbour (its share of the roofline, at the same m) and of the constants; 90th
+percentile; with the tables, the same shapes through their neighbours' ratios. Then each device through constants
+carried over from the others. Constants are fitted on the shapes that are not held out, and shipped so.
+--report: tables and rows that are rejected.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sublight.device import by_key
+from sublight.predict.operators import constants as shipped
+from sublight.predict.operators import curves
+from sublight.predict.operators.curves import FORMS, rates
+from sublight.predict.operators.doubtful import MOST_STEPS, floor, host_bound, steady
+from sublight.predict.operators.silicon import BACKENDS, MILLISECOND, SYSTEMS, table, versions
+from sublight.predict.operators.tiles import Rows, Tiled
+
+HERE = Path(__file__).parent.parent / "sublight" / "catalog" / "operators" / "dense.toml"
+FITTED, SCORED = 1500, 5000              # rows of a table
+FEWEST = 50                              # (n, k) shapes of a table that is used
+# name: (lower bound, upper bound, start, logarithmic)
+BOUNDS = {
+    "fixed": (0.5e-6, 40e-6, 2.5e-6, True), "wave": (1e-8, 2e-5, 5e-7, True), "split": (1e-7, 1e-4, 2e-6, True),
+    "tensor": (0.15, 1.0, 0.75, False), "shrink": (0.0, 1.5, 0.1, False), "slowing": (0.0, 0.2, 0.05, False),
+    "on_chip": (0.5, 30.0, 5.0, True), "memory": (0.3, 1.0, 0.8, False), "p": (1.0, 6.0, 2.5, False),
+    "warm_bytes": (1e5, 1e8, 1e7, True), "warm_saved": (0.0, 0.9, 0.2, False),
+    "quantise": (0.0, 6.0, 0.3, False), "quantise_row": (1.0, 3e4, 300.0, True),
+}
+WEIGHTS_ALONE = ("bf16", "int4_weights", "int8_weights")     # nothing quantises their activations
+HEAD = '''# Constants of dense matrix products, by device, library and number format (form: predict/operators/tiles.py).
+# Written by bench/fit_operators.py --write; fitted on three fifths of the (n, k) shapes of each table.
+#
+# fixed_us, wave_us, split_us        of a call, of each wave of tiles, of a split along k
+# tensor, memory, on_chip            shares of the device's peaks; on_chip over the memory's rate
+# shrink, slowing, p                 see tiles.py
+# warm_mb, warm_saved                operands that the benchmark found in the L2; no model's step does
+# quantise_us, quantise, quantise_row_bytes    of the activations, inside the measured call
+# median, p90                        error in per cent on the shapes left out; spread_*: of ln(measured / predicted),
+#                                    half of its middle 68 %, for at most 128 rows and for more
+# rejected                           why the measured table is not used
+'''
+
+
+@dataclass(frozen=True)
+class Table:
+    """One measured table, of one number format."""
+
+    device: str
+    library: str
+    form: str
+    version: str
+    m: Any
+    n: Any
+    k: Any
+    seconds: Any
+    keep: Any                            # rows that no larger product took less time than
+
+    def rows(self, pick: Any) -> Rows:
+        return Rows(self.shapes(pick), by_key(self.device).limits.sms)
+
+    def shapes(self, pick: Any) -> dict[str, Any]:
+        _, a, b, _ = FORMS[self.form]
+        m, n, k = (side[pick].astype(float) for side in (self.m, self.n, self.k))
+        return {"m": m, "n": n, "k": k, "moved": m * k * a + n * k * b + 2 * m * n, "a_bytes": a, "b_bytes": b}
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        return rates(by_key(self.device), FORMS[self.form][3])
+
+    def roofline(self, pick: Any) -> Any:
+        shapes, (flops, memory) = self.shapes(pick), self.rates
+        return np.maximum(2 * shapes["m"] * shapes["n"] * shapes["k"] / flops, shapes["moved"] / memory)
+
+
+def held_out(n: Any, k: Any) -> Any:
+    """Two fifths of the shapes, chosen by their numbers."""
+    return (n.astype(np.int64) * 1000003 + k.astype(np.int64) * 7919) * 2654435761 % 2**32 < 0.4 * 2**32
+
+
+def picked(mask: Any, count: int) -> Any:
+    """At most so many of the rows, the same ones each time."""
+    return np.random.default_rng(0).permutation(np.flatnonzero(mask))[:count]
+
+
+def tables(only: tuple[str, ...]) -> Iterator[Table]:
+    for device, folder in SYSTEMS.items():
+        for library in BACKENDS:
+            columns = table(device, "gemm", library, "gemm_perf") if not only or device in only else None
+            if columns is None:
+                continue
+            version = versions(folder, "gemm", library, "gemm_perf")[0]
+            for form, (name, *_) in FORMS.items():
+                mine = columns["gemm_dtype"] == name
+                if mine.any():
+                    m, n, k, ms = (columns[column][mine] for column in ("m", "n", "k", "latency"))
+                    seconds = ms * MILLISECOND
+                    yield Table(device, library, form, version, m, n, k, seconds,
+                                steady(n.astype(np.int64) * (1 << 20) + k, m, seconds))
+
+
+def fit(one: Table) -> Tiled:
+    """On the shapes that are not held out."""
+    from scipy.optimize import least_squares
+
+    pick = picked(~held_out(one.n, one.k) & one.keep, FITTED)
+    rows, target, (flops, memory) = one.rows(pick), one.seconds[pick], one.rates
+    names = [name for name in BOUNDS if one.form not in WEIGHTS_ALONE or not name.startswith("quantise")]
+
+    def made(x: Any) -> Tiled:
+        return Tiled(**{name: float(np.exp(value) if BOUNDS[name][3] else value)
+                        for name, value in zip(names, x, strict=True)})
+
+    def coded(which: int) -> list[float]:
+        return [float(np.log(BOUNDS[name][which]) if BOUNDS[name][3] else BOUNDS[name][which]) for name in names]
+
+    lower, upper, start = coded(0), coded(1), coded(2)
+    scale = [max((high - low) / 10, 1e-3) for low, high in zip(lower, upper, strict=True)]
+    best = least_squares(lambda x: np.log(rows.seconds(made(x), flops, memory) / target), start, bounds=(lower, upper),
+                         loss="soft_l1", f_scale=0.08, max_nfev=60, diff_step=3e-3, x_scale=scale)
+    return made(best.x)
+
+
+def error(modelled: Any, measured: Any) -> Any:
+    return np.abs(modelled / measured - 1)
+
+
+def spread(modelled: Any, measured: Any) -> float:
+    low, high = np.quantile(np.log(measured / modelled), (0.16, 0.84))
+    return float((high - low) / 2)
+
+
+def neighbour(one: Table, pick: Any) -> Any:
+    """The nearest fitted shape's share of the roofline, at the row with the nearest m."""
+    known = ~held_out(one.n, one.k)
+    points = np.log(np.stack([one.n[known], one.k[known], one.m[known]], axis=1).astype(float))
+    share = one.seconds[known] / one.roofline(known)
+    wanted = np.log(np.stack([one.n[pick], one.k[pick], one.m[pick]], axis=1).astype(float))
+    from scipy.spatial import cKDTree
+
+    _, at = cKDTree(points).query(wanted)
+    return share[at] * one.roofline(pick)
+
+
+def between(one: Table, found: shipped.Dense, pick: Any) -> Any:
+    """Held-out shapes through the ratios of the shapes that are known: what tables give where (n, k) is unseen."""
+    known = ~held_out(one.n, one.k)
+    columns = {"gemm_dtype": np.full(int(known.sum()), FORMS[one.form][0]), "m": one.m[known], "n": one.n[known],
+               "k": one.k[known], "latency": one.seconds[known] / MILLISECOND}
+    found_curves = curves.Curves(found, columns)
+    ratio = [found_curves.ratio(int(m), int(n), int(k))[0]
+             for m, n, k in zip(one.m[pick], one.n[pick], one.k[pick], strict=True)]
+    return np.array(ratio) * one.rows(pick).seconds(found.tiled, *one.rates)
+
+
+def quantise_floor(one: Table) -> float:
+    """Seconds of the fixed part that are quantisation's: for TensorRT-LLM's per-tensor fp8, whose call scales in
+    kernels that were measured by themselves, those; no other table tells."""
+    if (one.library, one.form) != ("trtllm", "fp8"):
+        return 0.0
+    parts = [table(one.device, "quantize", "trtllm", f"{name}_perf") for name in ("computescale", "scale_matrix")]
+    if None in parts:
+        return 0.0
+    lows = [float(np.median(part["latency"][(part["m"] <= 16) & (part["k"] <= 8192)])) for part in parts if part]
+    return sum(lows) * MILLISECOND
+
+
+def scored(one: Table, tiled: Tiled) -> dict[str, float]:
+    """Errors in per cent on held-out shapes, all of their rows."""
+    pick = picked(held_out(one.n, one.k), SCORED)
+    measured, modelled = one.seconds[pick], one.rows(pick).seconds(tiled, *one.rates)
+    small = one.m[pick] <= shipped.SMALL
+    found = shipped.Dense(tiled, 0, 0, "constants", "", one.device, one.library, one.form)
+    through = picked(held_out(one.n, one.k), 1500)
+    return {
+        "roofline": 100 * float(np.median(error(one.roofline(pick), measured))),
+        "neighbour": 100 * float(np.median(error(neighbour(one, pick), measured))),
+        "median": 100 * float(np.median(error(modelled, measured))),
+        "p90": 100 * float(np.quantile(error(modelled, measured), 0.9)),
+        "between": 100 * float(np.median(error(between(one, found, through), one.seconds[through]))),
+        "spread_small": spread(modelled[small], measured[small]),
+        "spread_large": spread(modelled[~small], measured[~small]),
+    }
+
+
+def rejections(found: list[Table]) -> dict[tuple[str, str, str], str]:
+    """(device, library, form) -> why its table is not used."""
+    out = {}
+    for device, form in {(one.device, one.form) for one in found}:
+        same = {one.library: one for one in found if (one.device, one.form) == (device, form)}
+        shapes = set.intersection(*({*zip(t.n.tolist(), t.k.tolist(), strict=True)} for t in same.values()))
+        common = {library: floor(t.seconds[[pair in shapes for pair in zip(t.n.tolist(), t.k.tolist(), strict=True)]])
+                  - quantise_floor(t) for library, t in same.items()} if shapes else {}
+        reasons = host_bound(common)
+        for library, t in same.items():
+            if (count := len({*zip(t.n.tolist(), t.k.tolist(), strict=True)})) < FEWEST:
+                reasons.setdefault(library, f"only {count} shapes")
+            if (lost := 1 - float(t.keep.mean())) > MOST_STEPS:
+                reasons.setdefault(library, f"{lost:.0%} of rows slower than larger products")
+        out.update({(device, library, form): reason for library, reason in reasons.items()})
+    return out
+
+
+def line(tiled: Tiled, score: Mapping[str, float]) -> str:
+    """One inline table of TOML."""
+    values = {
+        "fixed_us": tiled.fixed * 1e6, "wave_us": tiled.wave * 1e6, "split_us": tiled.split * 1e6,
+        "tensor": tiled.tensor, "shrink": tiled.shrink, "slowing": tiled.slowing, "on_chip": tiled.on_chip,
+        "memory": tiled.memory, "p": tiled.p, "warm_mb": tiled.warm_bytes / 1e6, "warm_saved": tiled.warm_saved,
+    }
+    if tiled.quantise > 0 or tiled.quantise_fixed > 0:
+        values |= {"quantise_us": tiled.quantise_fixed * 1e6, "quantise": tiled.quantise,
+                   "quantise_row_bytes": tiled.quantise_row}
+    values |= {name: score[name] for name in ("median", "p90", "spread_small", "spread_large")}
+    return ", ".join(f"{name} = {_short(value)}" for name, value in values.items())
+
+
+def _short(value: float) -> str:
+    text = f"{0.0 if abs(value) < 1e-6 else value:.3g}"
+    return text if "." in text or "e" in text else f"{text}.0"
+
+
+def rounded(tiled: Tiled) -> Tiled:
+    """As the file will have it."""
+    return replace(tiled, **{name: float(f"{getattr(tiled, name):.3g}") for name in Tiled.__slots__})
+
+
+def carried(one: Table) -> tuple[Any, Any]:
+    """(modelled, measured) of a sample of rows, by the constants of other devices."""
+    pick = picked(one.keep, 2000)
+    found = shipped.dense(by_key(one.device), one.library, one.form, without=one.device)
+    return one.rows(pick).seconds(found.tiled, *one.rates), one.seconds[pick]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write catalog/operators/dense.toml")
+    parser.add_argument("--report", action="store_true", help="only tables and rows that are rejected")
+    parser.add_argument("--only", default="", help="devices, separated by commas")
+    options = parser.parse_args()
+    found = list(tables(tuple(filter(None, options.only.split(",")))))
+    if not found:
+        raise SystemExit("no tables: pip install aiconfigurator-core==0.12.0 pyarrow")
+    bad = rejections(found)
+    if options.report:
+        for one in found:
+            lost, reason = 1 - one.keep.mean(), bad.get((one.device, one.library, one.form))
+            print(f"{one.device:14} {one.library:7} {one.form:13} {len(one.m):6} rows, {lost:5.1%} slower than a larger"
+                  f" product{'   REJECTED: ' + reason if reason else ''}")
+        return
+    lines: dict[tuple[str, str], list[str]] = {}
+    print("median error in per cent on held-out shapes")
+    print(f"{'device':14} {'library':7} {'format':13} {'rows':>6} {'roofline':>8} {'neighb.':>8} {'ours':>6} {'p90':>6}"
+          f" {'tables':>6}")
+    for one in found:
+        key, section = (one.device, one.library, one.form), lines.setdefault((one.device, one.library), [])
+        if key in bad:
+            section.append(f'{one.form} = {{ rejected = "{bad[key]}" }}')
+            print(f"{one.device:14} {one.library:7} {one.form:13} {len(one.m):6} rejected: {bad[key]}")
+            continue
+        tiled = fit(one)
+        held = min(quantise_floor(one), tiled.fixed - 1.5e-6)
+        tiled = rounded(replace(tiled, fixed=tiled.fixed - held, quantise_fixed=held))
+        score = scored(one, tiled)
+        section.append(f"{one.form} = {{ {line(tiled, score)} }}")
+        print(f"{one.device:14} {one.library:7} {one.form:13} {len(one.m):6} {score['roofline']:8.1f} "
+              f"{score['neighbour']:8.1f} {score['median']:6.1f} {score['p90']:6.1f} {score['between']:6.1f}",
+              flush=True)
+    if options.write and not options.only:
+        version = {(one.device, one.library): one.version for one in found}
+        HERE.write_text(HEAD + "".join(
+            f'\n[{device}.{library}]\nsource = "fitted on aiconfigurator-core 0.12.0, gemm, {library} '
+            f'{version[device, library]}"\n' + "\n".join(section) + "\n"
+            for (device, library), section in lines.items()), "utf-8")
+        shipped._files.cache_clear()
+        shipped._own.cache_clear()
+    print("\none device held out, its times by constants carried over from the others (median error in per cent)")
+    pooled = []
+    for device in {one.device: 0 for one in found}:
+        mine = [(one, *carried(one)) for one in found
+                if one.device == device and (one.device, one.library, one.form) not in bad]
+        pooled += [error(modelled, measured) for _, modelled, measured in mine]
+        print(f"{device:14} {100 * np.median(np.concatenate([error(a, b) for _, a, b in mine])):5.1f}   " + "  ".join(
+            f"{one.library} {one.form} {100 * np.median(error(a, b)):.1f}" for one, a, b in mine))
+    print(f"all            {100 * np.median(np.concatenate(pooled)):5.1f}")
+
+
+if __name__ == "__main__":
+    main()
