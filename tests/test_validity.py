@@ -99,7 +99,6 @@ def test_training_layouts_that_people_run(model: str, plan: Training, gpus: str)
     (LLAMA, Training(dp=8, mbs=3), JOB, "gbs = 1024 is not a multiple of dp x mbs = 8 x 3"),
     (LLAMA, Training(cp=4), Job(4100, 8), "is not a multiple of 2 x cp = 8"),
     (LLAMA, Training(tp=8, cp=2), Job(4100, 8), "which share it (sequence parallelism)"),
-    (LLAMA, Training(pp=4, vpp=3), JOB, "vpp = 3 chunks on pp = 4 stages do not divide the 32 layers"),
     (LLAMA, Training(pp=16, vpp=4), JOB, "16 x 4 chunks are more than the 32 layers"),
     (LLAMA, Training(vpp=2), JOB, "interleaves stages, and there is one"),
     (LLAMA, Training(pp=4, schedule="interleaved"), JOB, "needs vpp of 2 or more"),
@@ -114,9 +113,10 @@ def test_training_layouts_that_cannot_run(model: str, plan: Training, job: Job, 
     assert any(reason in text for text in said), said
 
 
-def test_a_layout_of_layers_may_be_uneven() -> None:
-    plan = Training(pp=4, vpp=3, extra=(("layout", "Et*3|…"),))
-    assert not any("do not divide the 32 layers" in text for text in found(LLAMA, plan, "8x8xH100", JOB))
+def test_uneven_stages_take_a_layout() -> None:
+    plan, where = Training(pp=4, vpp=3, dp=2), machine("8xH100", "torch")
+    assert "32 layers are not alike on pp x vpp = 4 x 3 chunks" in warnings(named(LLAMA), plan, where, JOB)[0]
+    assert warnings(named(LLAMA), replace(plan, extra=(("layout", "Et*3|…"),)), where, JOB) == ()
 
 
 def test_workloads_of_the_other_kind() -> None:

@@ -46,8 +46,8 @@ def warnings(model: Model, plan: Plan, where: Machine, workload: Workload) -> tu
         return tuple(dict.fromkeys((*_wide(plan.prefill, where), *_wide(plan.decode, where))))
     idle = where.cluster.ranks - plan.gpus
     unused = (f"{idle} of {where.cluster.ranks} GPUs are not used",) if idle > 0 else ()
-    weights = _weights_alone(model, plan, where) if isinstance(plan, Serving) else ()
-    return (*_wide(plan, where), *unused, *weights)
+    more = _weights_alone(model, plan, where) if isinstance(plan, Serving) else _uneven(model, plan)
+    return (*_wide(plan, where), *unused, *more)
 
 
 def _wide(plan: Serving | Training, where: Machine) -> Iterator[str]:
@@ -58,6 +58,13 @@ def _wide(plan: Serving | Training, where: Machine) -> Iterator[str]:
     ranks = plan.ep * plan.etp if isinstance(plan, Training) else plan.ep
     if ranks > domain:
         yield f"ep = {plan.ep} reaches beyond {joined} ({domain} GPUs): tokens go to experts over the network"
+
+
+def _uneven(model: Model, plan: Training) -> Iterator[str]:
+    layers, chunks = len(model.layers), plan.pp * plan.vpp
+    if layers % chunks and "layout" not in dict(plan.extra):
+        yield (f"{layers} layers are not alike on pp x vpp = {plan.pp} x {plan.vpp} chunks: Megatron takes a layout "
+               "for that (--pipeline-model-parallel-layout)")
 
 
 def _gpus(plan: Plan, where: Machine) -> Iterator[str]:
@@ -231,9 +238,6 @@ def _schedule(model: Model, plan: Training, job: Job) -> Iterator[str]:
         yield f"schedule '{plan.schedule}' is not known; expected one of {', '.join(SCHEDULES)}"
     if chunks > layers:
         yield f"pp x vpp = {plan.pp} x {plan.vpp} chunks are more than the {layers} layers"
-    elif plan.vpp > 1 and layers % chunks and "layout" not in dict(plan.extra):
-        yield (f"vpp = {plan.vpp} chunks on pp = {plan.pp} stages do not divide the {layers} layers; give a layout "
-               "of layers")
     if plan.vpp > 1 and plan.pp == 1:
         yield f"vpp = {plan.vpp} interleaves stages, and there is one"
     if plan.schedule == "interleaved" and plan.vpp == 1:

@@ -57,7 +57,8 @@ def training_memory(model: Model, plan: Training, job: Job, where: Machine, *, s
     tensors, stand-ins of weight gradients). Beside them: "allocator" (held, not given out), "runtime" (CUDA, NCCL).
 
     extra of a plan: ("attention", "unfused") and ("dropout", "yes") as papers of 2022 train, ("recompute_modules",
-    "core_attn,moe_act,…") of "selective", ("moments", "bf16"), ("gradients", "bf16").
+    "core_attn,moe_act,…") of "selective", ("moments", "bf16"), ("gradients", "bf16"), ("offloaded_layers", "20") of a
+    stage, whose activations wait in the CPU's memory.
     """
     held = held_layers(model, plan, stage)
     parameters, gradients, optimizer = _states(model, plan, held)
@@ -157,10 +158,17 @@ def _activations(model: Model, plan: Training, job: Job, held: Stage, stage: int
     """Saved for the backward pass, of the micro-batches in flight."""
     kept = Kept.of(plan, job)
     each = sum(count * saved_bytes(layer, model.width, kept) for layer, count in held.kinds)
-    total = tokens * in_flight(plan, job, stage) * each
+    total = tokens * in_flight(plan, job, stage) * each * _on_gpu(plan, held)
     if held.last:
         total += tokens * sum(saved_bytes(layer, model.width, kept) for layer in model.drafts)
     return int(total)
+
+
+def _on_gpu(plan: Training, held: Stage) -> float:
+    """Share of a stage's layers whose activations stay on the GPU while others wait in the CPU's memory; two are on
+    their way."""
+    away, count = int(dict(plan.extra).get("offloaded_layers", 0)), sum(count for _, count in held.kinds)
+    return max(0, count - max(0, away - 2)) / count if away else 1.0
 
 
 def _around(model: Model, plan: Training, job: Job, held: Stage, tokens: int) -> tuple[int, int]:

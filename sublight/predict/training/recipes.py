@@ -79,8 +79,9 @@ def applied(plan: Training, found: Recipe) -> Training:
     extra = {**dict(plan.extra), "gradients": found.gradients, "moments": found.moments}
     if found.recompute:
         extra["recompute_modules"] = ",".join(found.recompute)
-    if found.dispatcher:
-        extra["dispatcher"] = found.dispatcher
+    if found.offloaded_layers:
+        extra["offloaded_layers"] = str(found.offloaded_layers)
+    extra.update({name: value for name, value in (("dispatcher", found.dispatcher), ("layout", found.layout)) if value})
     return replace(plan, recompute=recompute, cuda_graphs=bool(found.graphs), zero=3 if found.fsdp else plan.zero,
                    overlap_ep=found.ep_overlap, extra=tuple(sorted(extra.items())))
 
