@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log
 
-from sublight.bound import charged_bytes
 from sublight.device import Limits
 from sublight.errors import InputError
 from sublight.ops.attention import Attention
@@ -29,6 +28,7 @@ from sublight.predict.machine import Machine
 from sublight.predict.operators import measured, silicon
 from sublight.predict.operators.fitted import Fitted, fitted
 from sublight.predict.optime import OpTime, combined
+from sublight.work import BYTES
 
 TILE = 128                               # queries of a thread block
 ROWS = 16                                # of a matrix instruction
@@ -84,7 +84,6 @@ def load(op: Attention, limits: Limits) -> Load:
     """Raises InputError where the device has no rate for the format of the queries."""
     form = (op.math or "tf32") if op.q == "fp32" else op.q
     peak, vector, rate = _rates(limits, form)
-    work = op.work()
     b, sms, width = sequences_of(op), limits.sms, 2 * (op.d_qk + op.d_v)
     n = max(op.q_tokens / b, 1.0)
     decode = n <= DRAFTS and op.pairs > op.q_tokens and not op.backward
@@ -100,12 +99,23 @@ def load(op: Attention, limits: Limits) -> Load:
         padded = op.heads * (op.pairs * min(tiles * TILE / n, 4.0) + op.q_tokens * TILE / 2)
         seen = min(length, (op.window or op.chosen or length) + TILE)
         last, blocks = TILE * seen * width * sms / peak, b * op.heads * tiles
-    moved = work.bytes_total
-    kept = 1.0 / (1.0 + (moved / limits.l2_bytes) ** EDGE)
-    factor = 2.5 / BACKWARD_EFFICIENCY if op.backward else 1.0
-    return Load(decode, b, length, padded * width / peak * factor, last * factor, moved / rate,
+    read, written, l2 = *_bytes(op), limits.l2_bytes
+    kept = 1.0 / (1.0 + ((read + written) / l2) ** EDGE)
+    factor, least = (2.5 / BACKWARD_EFFICIENCY, 2.5) if op.backward else (1.0, 1.0)
+    charged = max(0, read - l2) + max(0, written - l2)
+    return Load(decode, b, length, padded * width / peak * factor, last * factor, (read + written) / rate,
                 padded / vector * factor, blocks / sms, kept,
-                max(work.flops_total / peak, charged_bytes(work, limits) / rate))
+                max(op.heads * op.pairs * width * least / peak, charged / rate))
+
+
+def _bytes(op: Attention) -> tuple[float, float]:
+    """Read and written, as op.work() has them (a test holds them together; a simulation asks thousands of times)."""
+    if op.backward or op.mask is not None:
+        work = op.work()
+        return work.bytes_read, work.bytes_written
+    width = op.kv_heads * (op.d_qk + op.d_v) if op.kv_width is None else op.kv_width
+    return (op.q_tokens * op.heads * op.d_qk * BYTES[op.q] + op.kv_tokens * width * BYTES[op.kv],
+            op.q_tokens * op.heads * op.d_v * BYTES[op.out])
 
 
 def _rates(limits: Limits, form: str) -> tuple[float, float, float]:

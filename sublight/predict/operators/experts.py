@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, exp, log
 
-from sublight.bound import charged_bytes
 from sublight.device import Limits, by_key
 from sublight.errors import InputError
 from sublight.ops.gemm import GroupedGemm
@@ -146,11 +145,14 @@ def time(op: Op, where: Machine) -> OpTime:
 
 
 def _least(op: Experts, limits: Limits) -> float:
-    """The bound of the op's own work: what it says of rows and used experts."""
-    work = op.work()
+    """The bound of the op's own rows and used experts (a test holds it to op.work(), which is slower to ask)."""
     peak, rate = _rates(op, limits)
-    products = sum(n for (unit, _), n in work.flops.items() if unit == "tensor")
-    return max(products / peak, charged_bytes(work, limits) / rate)
+    each = op.width * op.inner * (3 if op.gated else 2)
+    stored = op.experts_used * each
+    token = op.tokens * op.width * BYTES[op.tokens_form]
+    read = token + stored * BYTES[op.weights] + (stored // op.weight_block if op.weight_block else 0)
+    charged = max(0.0, read - limits.l2_bytes) + max(0.0, token - limits.l2_bytes)
+    return max(2 * op.tokens * op.top_k * each / peak, charged / rate)
 
 
 def grouped(op: GroupedGemm, where: Machine) -> OpTime:
@@ -231,7 +233,9 @@ def _curve(device: str, library: str, version: str | None, wanted: Shape, block:
         return None
     apart, shape, points = best
     ratios = {tokens: value / model(shape, tokens, device, library, block) for tokens, value in points.items()}
-    return Near(Curve.of(ratios), measured.EXACT + measured.APART * apart)
+    holds = 1.0 if apart == 0 else measured.HOLDS
+    return Near(Curve.of({tokens: ratio ** holds for tokens, ratio in ratios.items()}),
+                measured.EXACT + measured.APART * apart)
 
 
 @lru_cache(maxsize=16)

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from sublight.predict.operators import silicon
 from sublight.predict.operators.surface import Surface, groups
 
-EXACT = 0.08                             # ln spread of a time between measured points of its own geometry
-APART = 0.12                             # more for each unit of distance to the geometry that was measured
+# Measured on H200 and B200 tables (bench/fit_attention.py, fit_experts.py --near): ln spread of a time between measured
+# points of its own geometry, what each unit of distance to another geometry adds, and how much of its ln ratio holds.
+EXACT, APART, HOLDS = 0.05, 0.15, 0.9
 ABSENT: Mapping[str, Any] = {"window_size": 0, "attn_dtype": "bfloat16", "distribution": "uniform"}
 KIND = TypeVar("KIND")
 
@@ -81,4 +82,5 @@ def near(
 ) -> Near:
     """points: (b, x) -> (measured seconds, its operator)."""
     ratios = {at: value / model(op, device, library) for at, (value, op) in points.items()}
-    return Near(Surface.of(ratios), EXACT + APART * apart)
+    holds = 1.0 if apart == 0 else HOLDS
+    return Near(Surface.of({at: ratio ** holds for at, ratio in ratios.items()}), EXACT + APART * apart)
