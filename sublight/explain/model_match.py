@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sublight.explain.exchanges import kernel
-from sublight.explain.model_ops import Item, communicates, minimal, separate
+from sublight.explain.model_ops import FUSED, Item, communicates, minimal, separate
 from sublight.explain.view import View
 from sublight.observe.kernel_name import classify
 from sublight.trace import I64, KERNEL
@@ -46,11 +46,17 @@ class Matched:
 def match(view: View, all_: Sequence[Item], least_ns: dict[int, int]) -> tuple[Matched, ...]:
     """Every category that the run or the window has. least_ns: of an item, by its id, where it has a bound."""
     kernels = kernels_by_category(view)
-    ways = [separate(all_), minimal(all_)]
     names = dict.fromkeys([*(item.category for item in all_), *kernels])
-    found = {name: _of(view, name, [[i for i in way if i.category == name] for way in ways],
-                       kernels.get(name, np.zeros(0, np.int64)), least_ns) for name in names}
-    return tuple(found.values())
+
+    def by(*ways: list[Item]) -> tuple[Matched, ...]:
+        found = (_of(view, name, [[i for i in way if i.category == name] for way in ways],
+                     kernels.get(name, np.zeros(0, np.int64)), least_ns) for name in names)
+        return tuple(m for m in found if m.items or len(m.rows))
+
+    apart, fused = separate(all_), minimal(all_)
+    found = by(apart, fused)
+    as_fused = any(m.matched and any(item.when == FUSED for item in m.items) for m in found)
+    return by(fused, apart) if as_fused else found       # one way to carry out experts decides for other categories
 
 
 def kernels_by_category(view: View) -> dict[str, I64]:

@@ -12,6 +12,7 @@ record. A collective whose label is in `beside` holds up only the next one, and 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from sublight.bound import bound
-from sublight.device import DeviceInfo
+from sublight.device import Device, DeviceInfo, find
 from sublight.errors import InputError
 from sublight.models.block import Labelled
 from sublight.ops import Communication
@@ -198,7 +199,7 @@ class _Written:
                 "profiler overhead": 0}
         return Trace(
             rank=0, rank_source="metadata", world_size=self.world_size or self.where.cluster.ranks,
-            devices={0: DeviceInfo(device.title, device.sms, device.memory_bytes, device.capability)}, names=names,
+            devices={0: described(device)}, names=names,
             threads=(THREAD,), op_args=tuple(self.args), collectives=tuple(self.collectives),
             activities=in_order(activities), calls=in_order(calls), ops=in_order(ops), annotations=in_order(spans),
             overhead=nothing, recording=Recording(shapes=True, backend="nccl"),
@@ -216,6 +217,15 @@ class _Written:
         record = Collective(RECORDED[op.collective], DTYPES[op.form], op.elements // ranks if gathers else op.elements,
                             op.elements // ranks if scatters else op.elements, op.group, "0")
         return self.collectives.setdefault(record, len(self.collectives))
+
+
+def described(device: Device) -> DeviceInfo:
+    """A device as a trace describes it: named as drivers spell it, so that the catalog's entry is found again."""
+    dashed = re.sub(r" (SXM\d?|PCIe)", lambda m: f"-{m[1].upper()}", device.title).replace(" GB", "GB")
+    turned = re.sub(r" (PCIe) (\d+) GB", r" \2GB \1", device.title)
+    names = (device.title, re.sub(r" (\d+GB)", r"-\1", dashed), turned)
+    infos = [DeviceInfo(name, device.sms, device.memory_bytes, device.capability) for name in names]
+    return next((info for info in infos if find(info) is device), infos[0])
 
 
 def _marks(events: Sequence[Event], steps: int) -> list[tuple[str, int, int]]:
