@@ -115,7 +115,7 @@ def main() -> None:
         report.show()
         if given.write:
             report.write(SOURCE)
-        report.transfer(lambda device, library: every[device, library], seconds, devices)
+        report.transfer(lambda device, library, every=every: every[device, library], seconds, devices)
 
 
 if __name__ == "__main__":

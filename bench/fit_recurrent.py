@@ -67,9 +67,9 @@ def index_rows(device: str, library: str) -> Iterator[fitting.Row]:
     def table_rows(name: str) -> Iterator[tuple[int, int, int, float]]:
         table = silicon.table(device, "sparse_attention", library, name)
         if table is not None:
-            for row in zip(*(table[c].tolist() for c in ("batch_size", "isl", "step", "latency")), strict=True):
-                if row[3] > 0:
-                    yield row
+            flat = table.get("score_mode", np.full(len(table["latency"]), "flat")) == "flat"     # scores without peaks
+            columns = (table[c][flat].tolist() for c in ("batch_size", "isl", "step", "latency"))
+            yield from (row for row in zip(*columns, strict=True) if row[3] > 0)
 
     for b, n, step, latency in table_rows("glm5_mqa_logits_module_perf"):
         if n > index.DRAFTS:
@@ -123,8 +123,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", action="append")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--family", choices=("recurrent", "index"), action="append")
     given = parser.parse_args()
     for family, rows, of in (("recurrent", recurrent_rows, of_recurrent), ("index", index_rows, of_index)):
+        if given.family and family not in given.family:
+            continue
         report = fitting.Report(family, OUT / f"{family}.toml", lambda op: ())
         for device in given.device or silicon.SYSTEMS:
             for library in silicon.BACKENDS:

@@ -102,7 +102,8 @@ class Report:
                         errors.append(np.abs(form(part, device, found.values) / measured - 1))
             if errors:
                 every = np.concatenate(errors)
-                print(f"{device:14} {len(every):6} rows, median error {np.median(every):.1%}, from {', '.join(sorted(whose))}")
+                print(f"{device:14} {len(every):6} rows, median error {np.median(every):.1%}, "
+                      f"from {', '.join(sorted(whose))}")
 
     def show(self) -> None:
         print(f"{'device':14} {'library':8} {'kind':28} {'rows':>6} {'held':>6} {'roofline':>9} {'ours':>6} {'p90':>6}")
