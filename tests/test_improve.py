@@ -25,7 +25,7 @@ from sublight.result import Result
 
 
 def h200(gpus: int) -> Machine:
-    return replace(machine(f"{gpus}xH200" if gpus < 9 else f"{gpus // 8}x8xH200"), tables=False)
+    return replace(machine(f"{gpus}xH200" if gpus < 9 else f"{gpus // 8}x8xH200"))
 
 
 ONE = Traffic(isl=1024, osl=256, concurrency=1)
@@ -97,7 +97,7 @@ def test_a_ranking_within_the_interval_is_no_ranking() -> None:
 
 # ---- sweeps
 
-CASES = [Case(model, gpus, isl, 128, tables=False) for model, gpus, isl in itertools.product(
+CASES = [Case(model, gpus, isl, 128) for model, gpus, isl in itertools.product(
     ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B"), ("1xH100", "2xH200"), (512, 2048))]
 
 
@@ -128,7 +128,7 @@ def test_a_sweep_that_was_killed_goes_on_and_ends_the_same(tmp_path: Path, monke
 
 def test_a_sweep_says_why_a_case_has_no_plan(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    sweep([Case("deepseek-ai/DeepSeek-V3", "1xH100", 512, 128, tables=False)], out, jobs=1)
+    sweep([Case("deepseek-ai/DeepSeek-V3", "1xH100", 512, 128)], out, jobs=1)
     assert "no layout" in out.read_text()
 
 

@@ -186,7 +186,7 @@ def test_a_plan_is_ranked_with_commands_that_parse(capsys: pytest.CaptureFixture
     from sublight.engines import parse
 
     arguments = ["plan", "meta-llama/Llama-3.1-8B", "--gpus", "4xH100", "--isl", "1024", "--osl", "128", "--engines",
-                 "vllm,sglang", "--users", "1000", "--no-tables"]
+                 "vllm,sglang", "--users", "1000"]
     assert main(arguments) == 0
     out = capsys.readouterr().out
     commands = re.findall(r"^launch: (.+)$", out, re.MULTILINE)

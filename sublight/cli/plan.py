@@ -30,7 +30,8 @@ def add(commands: Any) -> None:
     command.add_argument("--gbs", type=int, metavar="N", help="sequences of a step")
     command.add_argument("--precision", choices=["bf16", "fp8", "mxfp8", "nvfp4"], default="bf16")
     command.add_argument("--top", type=int, default=10, metavar="N", help="rows that are shown (default 10)")
-    command.add_argument("--no-tables", action="store_true", help="do not use measured operator tables, if installed")
+    command.add_argument("--tables", action="store_true",
+                         help="use measured operator tables, if installed: slower; sublight predict does by itself")
     command.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     command.add_argument("-o", "--output", metavar="FILE", help="write there; default: standard output")
     command.set_defaults(run=run)
@@ -83,7 +84,7 @@ def _serving(options: argparse.Namespace) -> Any:
         raise InputError(f"--engines expected some of vllm, sglang, trtllm, got {options.engines}")
     cluster, model, limits = parse(options.gpus), recast_model(options.model, options.weights), slo(options.slo)
     traffic = Traffic(options.isl, options.osl, concurrency=1)
-    machines = [Machine(cluster, engine, tables=not options.no_tables) for engine in engines]
+    machines = [Machine(cluster, engine, tables=options.tables) for engine in engines]
     found = candidates(model, traffic, machines, limits, Serving(kv=options.kv))
     return ServingPlans(model, cluster, traffic, limits, tuple(found), options.users)
 
@@ -101,6 +102,6 @@ def _training(options: argparse.Namespace) -> Any:
         raise InputError("plan --train needs --seq and --gbs")
     cluster, model = parse(options.gpus), recast_model(options.model, options.weights)
     job = Job(options.seq, options.gbs)
-    where = Machine(cluster, "torch", tables=not options.no_tables)
+    where = Machine(cluster, "torch", tables=options.tables)
     found = trainings(model, job, where, Training(precision=options.precision))
     return TrainingPlans(model, cluster, job, tuple(found))

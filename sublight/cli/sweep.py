@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
     command.add_argument("--slo", default="", metavar="LIMITS", help="ttft=2s,tpot=30ms")
     command.add_argument("--on", choices=["local", "ray"], default="local", help="default: local")
     command.add_argument("--jobs", type=int, metavar="N", help="processes; default: all cores")
-    command.add_argument("--no-tables", action="store_true", help="do not use measured operator tables, if installed")
+    command.add_argument("--tables", action="store_true", help="use measured operator tables, if installed: slower")
     command.add_argument("-o", "--output", required=True, metavar="FILE", help="a CSV file")
     command.set_defaults(run=run)
 
@@ -58,7 +58,7 @@ def cases_of(options: argparse.Namespace) -> list[Any]:
         if not isl.isdigit() or not osl.isdigit() or int(isl) < 1 or int(osl) < 1:
             raise InputError(f"--traffic {text}: expected ISL/OSL, as 1024/1024")
         traffic.append((int(isl), int(osl)))
-    return [Case(model, cluster, isl, osl, engine, limits.ttft, limits.tpot, not options.no_tables)
+    return [Case(model, cluster, isl, osl, engine, limits.ttft, limits.tpot, options.tables)
             for model in _models(options.models) for cluster in gpus for isl, osl in traffic
             for engine in _list(options.engines)]
 
