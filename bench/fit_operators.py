@@ -37,7 +37,8 @@ BOUNDS = {
     "fixed": (0.5e-6, 40e-6, 2.5e-6, True), "wave": (1e-8, 2e-5, 5e-7, True), "split": (1e-7, 1e-4, 2e-6, True),
     "tensor": (0.15, 1.0, 0.75, False), "shrink": (0.0, 1.5, 0.1, False), "slowing": (0.0, 0.2, 0.05, False),
     "on_chip": (0.5, 30.0, 5.0, True), "memory": (0.3, 1.0, 0.8, False), "p": (1.0, 6.0, 2.5, False),
-    "warm_bytes": (1e5, 1e8, 1e7, True), "warm_saved": (0.0, 0.9, 0.2, False),
+    "warm_bytes": (1e5, 1e8, 1e7, True), "warm_saved": (0.0, 0.95, 0.4, False),
+    "written_saved": (0.0, 0.95, 0.2, False),
     "quantise": (0.0, 6.0, 0.3, False), "quantise_row": (1.0, 3e4, 300.0, True),
 }
 WEIGHTS_ALONE = ("bf16", "int4_weights", "int8_weights")     # nothing quantises their activations
@@ -47,7 +48,7 @@ HEAD = '''# Constants of dense matrix products, by device, library and number fo
 # fixed_us, wave_us, split_us        of a call, of each wave of tiles, of a split along k
 # tensor, memory, on_chip            shares of the device's peaks; on_chip over the memory's rate
 # shrink, slowing, p                 see tiles.py
-# warm_mb, warm_saved                operands that the benchmark found in the L2; no model's step does
+# warm_mb, warm_saved, written_saved    operands and results that the benchmark had in the L2; no model's step does
 # quantise_us, quantise, quantise_row_bytes    of the activations, inside the measured call
 # median, p90                        error in per cent on the shapes left out; spread_*: of ln(measured / predicted),
 #                                    half of its middle 68 %, for at most 128 rows and for more
@@ -70,7 +71,8 @@ class Table:
     keep: Any                            # rows that no larger product took less time than
 
     def rows(self, pick: Any) -> Rows:
-        return Rows(self.shapes(pick), by_key(self.device).limits.sms)
+        limits = by_key(self.device).limits
+        return Rows(self.shapes(pick), limits.sms, limits.l2_bytes)
 
     def shapes(self, pick: Any) -> dict[str, Any]:
         _, a, b, _ = FORMS[self.form]
@@ -130,7 +132,7 @@ def fit(one: Table) -> Tiled:
     lower, upper, start = coded(0), coded(1), coded(2)
     scale = [max((high - low) / 10, 1e-3) for low, high in zip(lower, upper, strict=True)]
     best = least_squares(lambda x: np.log(rows.seconds(made(x), flops, memory) / target), start, bounds=(lower, upper),
-                         loss="soft_l1", f_scale=0.08, max_nfev=60, diff_step=3e-3, x_scale=scale)
+                         loss="soft_l1", f_scale=0.08, max_nfev=80, diff_step=3e-3, x_scale=scale)
     return made(best.x)
 
 
@@ -220,6 +222,7 @@ def line(tiled: Tiled, score: Mapping[str, float]) -> str:
         "fixed_us": tiled.fixed * 1e6, "wave_us": tiled.wave * 1e6, "split_us": tiled.split * 1e6,
         "tensor": tiled.tensor, "shrink": tiled.shrink, "slowing": tiled.slowing, "on_chip": tiled.on_chip,
         "memory": tiled.memory, "p": tiled.p, "warm_mb": tiled.warm_bytes / 1e6, "warm_saved": tiled.warm_saved,
+        "written_saved": tiled.written_saved,
     }
     if tiled.quantise > 0 or tiled.quantise_fixed > 0:
         values |= {"quantise_us": tiled.quantise_fixed * 1e6, "quantise": tiled.quantise,

@@ -1,6 +1,6 @@
 """This file knows about the time of collectives in a step: custom all-reduces, NCCL, exchanges of tokens with experts.
 
-Times are sublight.comm.expect's, worked out once for each doubling of the size and interpolated between in log space:
+Times are sublight.comm.expect's, worked out at KNOTS sizes in each octave and interpolated between in log space:
 
     all-reduce up to 4 MiB in one NVLink domain, by an engine    one-shot or two-shot kernels under a CUDA graph
     all-to-all, by an engine                                     DeepEP, or the exchange of NVL72
@@ -37,6 +37,7 @@ RATES = {"base latency": "fixed", "host": "fixed", "NVLink": "nvlink", "PCIe": "
          "rail": "nic", "spine": "nic"}
 EIGHTY = 1.2816                          # half an 80 % interval in standard deviations
 FEWEST_BYTES = 256
+KNOTS = 2
 # An exchange's message does not say how many copies a token has, nor how wide it is: those of DeepSeek-V3, 8 of 7168.
 COPIES, WIDTH, EXPERTS = 8, 7168, 256
 LOW_LATENCY = 256                        # tokens of a rank, up to which engines take DeepEP's low-latency kernels
@@ -76,11 +77,11 @@ def time(op: Op, where: Machine) -> OpTime:
 
 
 def _between(collective: str, group: int, form: str, nbytes: int, where: Machine) -> Knot:
-    """Between the knots of two sizes, a factor of two apart."""
-    octave = max(log2(nbytes), log2(FEWEST_BYTES))
-    low = int(octave)
+    """Between two knots."""
+    place = KNOTS * log2(max(nbytes, FEWEST_BYTES))
+    low = int(place)
     one = _knot(collective, group, form, low, where)
-    share = octave - low
+    share = place - low
     if not share:
         return one
     other = _knot(collective, group, form, low + 1, where)
@@ -93,11 +94,11 @@ def _between(collective: str, group: int, form: str, nbytes: int, where: Machine
                 max(one.spread, other.spread), one.transfer)
 
 
-def _knot(collective: str, group: int, form: str, octave: int, where: Machine) -> Knot:
-    key = ("collective", collective, group, form if collective == "all_to_all" else "bf16", octave)
+def _knot(collective: str, group: int, form: str, place: int, where: Machine) -> Knot:
+    key = ("collective", collective, group, form if collective == "all_to_all" else "bf16", place)
     if key not in where.memo:
         cluster = _holding(where.cluster, collective, group)
-        where.memo[key] = _by_rate(_expected(collective, group, form, 1 << octave, cluster, where))
+        where.memo[key] = _by_rate(_expected(collective, group, form, round(2 ** (place / KNOTS)), cluster, where))
     found: Knot = where.memo[key]
     return found
 

@@ -64,6 +64,7 @@ def _own(device: str, library: str, form: str) -> Dense | None:
         fixed=row["fixed_us"] * 1e-6, wave=row["wave_us"] * 1e-6, split=row["split_us"] * 1e-6, tensor=row["tensor"],
         shrink=row["shrink"], slowing=row["slowing"], on_chip=row["on_chip"], memory=row["memory"], p=row["p"],
         warm_bytes=row["warm_mb"] * 1e6, warm_saved=row["warm_saved"],
+        written_saved=row["written_saved"],
         quantise_fixed=row.get("quantise_us", 0.0) * 1e-6, quantise=row.get("quantise", 0.0),
         quantise_row=row.get("quantise_row_bytes", 0.0),
     )

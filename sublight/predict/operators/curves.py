@@ -65,8 +65,9 @@ class Curves:
         span = self.spans[n, k]
         m = self.m[span].astype(float)
         moved = m * k * self.a_bytes + n * k * self.b_bytes + 2.0 * m * n
-        rows = Rows({"m": m, "n": np.full_like(m, n), "k": np.full_like(m, k), "moved": moved,
-                     "a_bytes": self.a_bytes, "b_bytes": self.b_bytes}, self.device.limits.sms)
+        shapes = {"m": m, "n": np.full_like(m, n), "k": np.full_like(m, k), "moved": moved,
+                  "a_bytes": self.a_bytes, "b_bytes": self.b_bytes}
+        rows = Rows(shapes, self.device.limits.sms, self.device.limits.l2_bytes)
         modelled = rows.seconds(self.constants.tiled, *rates(self.device, self.rate))
         return np.log(m).tolist(), np.log(self.seconds[span] / modelled).tolist()
 

@@ -24,6 +24,7 @@ SPLITS = (1, 2, 4, 8, 16)
 STEP = 64                                # of k, that a tile takes at once
 LARGEST_TILE = 128 * 256
 LONG = 1e-4                              # seconds of multiplying after which clocks begin to fall
+RESULTS = 0.75                           # of the L2, that results may fill before they are written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Tiled:
     p: float
     warm_bytes: float = 0.0              # the benchmark found operands of fewer bytes in the L2 …
     warm_saved: float = 0.0              # … and saved this share of their time; no model's step does
+    written_saved: float = 0.0           # likewise of results that stay in the L2
     quantise_fixed: float = 0.0          # of the activations' quantisation, where the measured call includes it
     quantise: float = 0.0                # its bytes over the memory's rate
     quantise_row: float = 0.0            # bytes more of each row
@@ -110,13 +112,16 @@ def parts(constants: Tiled, product: Product) -> Parts:
 class Rows:
     """The same form over a table's shapes, with what only the benchmark had: warm operands, and quantisation.
 
-    rows: arrays m, n, k and moved, numbers a_bytes and b_bytes. Arrays inside are (tile and split, row).
+    rows: arrays m, n, k and moved, numbers a_bytes and b_bytes; results are of 2 bytes. Arrays inside are (tile and
+    split, row).
     """
 
-    def __init__(self, rows: Any, sms: int) -> None:
+    def __init__(self, rows: Any, sms: int, l2_bytes: int) -> None:
         m, n, k = (np.asarray(rows[name], float) for name in "mnk")
         batch = np.asarray(rows.get("batch", 1.0), float)
         self.m, self.k, self.moved = m, k, np.asarray(rows["moved"], float)
+        self.written = 2.0 * m * n * batch
+        self.resident = 1 / (1 + (self.written / (RESULTS * l2_bytes)) ** 4)
         waves, depths, loads, areas, partial, splits = [], [], [], [], [], []
         for tall, wide in TILES:
             tiles = np.ceil(m / tall) * np.ceil(n / wide) * batch
@@ -139,14 +144,14 @@ class Rows:
         c, moved = constants, 1 / (constants.memory * bytes_per_second)
         tensor = self.flops * (1 / (c.tensor * flops_per_second) * (self.areas / LARGEST_TILE) ** -c.shrink)
         on_chip = self.loads * (1 / (c.on_chip * bytes_per_second))
-        memory = (self.moved + self.partial) * moved
+        read = self.moved - self.written
+        warm = c.warm_saved * read / (1 + (read / c.warm_bytes) ** 4) if c.warm_saved else 0.0
+        memory = (self.moved + self.partial - warm - c.written_saved * self.written * self.resident) * moved
         fixed = c.fixed + c.wave * self.waves + c.split * self.splits
         pick = np.argmin(fixed + np.maximum(np.maximum(tensor, on_chip), memory), axis=0)
         at = (pick, np.arange(len(pick)))
         tensor, on_chip, memory, fixed = tensor[at], on_chip[at], memory[at], fixed[at]
         tensor = tensor * (1 + tensor / LONG) ** c.slowing
-        if c.warm_saved > 0:
-            memory = memory * (1 - c.warm_saved / (1 + (self.moved / c.warm_bytes) ** 4))
         largest = np.maximum(np.maximum(tensor, on_chip), memory)
         powers = sum((term / largest) ** c.p for term in (tensor, on_chip, memory))
         quantised = self.m * (3 * self.k + c.quantise_row) * c.quantise / bytes_per_second
