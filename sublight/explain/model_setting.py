@@ -107,12 +107,14 @@ class _Seen:
         self.attention = sum(n for name, n in self.names.items()
                              if self.category[name] == "attention" and not BESIDE.search(name))
         self.optimizer = sum(n for name, n in self.names.items() if self.category[name] == "optimizer")
+        self.collectives = sum(n for name, n in self.names.items() if self.category[name] == "communication")
         self.experts = any(c == "grouped gemm" for c in self.category.values()) or any(map(kernel, self.names))
         self.ranks = max((told.ranks or 0 for name in self.names if (told := kernel(name))), default=0)
         self.tiles = self._tiles(view, kernels)
         self.loads = _loads(view)
+        marked = view.steps if view.step_kind != "repetition" else ()      # what repeats may be layers
         self.steps = sum(step.window is not None and any(low < step.window[1] and step.window[0] < high
-                                                         for low, high in view.windows) for step in view.steps)
+                                                         for low, high in view.windows) for step in marked)
 
     def _tiles(self, view: View, kernels: np.ndarray) -> tuple[int, int] | None:
         """(heads, sequences) of the grids of flash kernels that say them."""
@@ -203,6 +205,10 @@ def _tp(asked: Asked, view: View, seen: _Seen, facts: list[Fact]) -> int:
     if len(groups) == 1 and not seen.backward:
         facts.append(Fact("tp", str(min(groups)), INFERRED, "ranks of its all-reduces"))
         return min(groups)
+    world = view.trace.world_size or 1
+    if world > 1 and seen.collectives and not seen.backward and not seen.ranks and heads and heads % world == 0:
+        facts.append(Fact("tp", str(world), ASSUMED, f"all {world} ranks of the world, as collectives run: --tp"))
+        return world
     facts.append(Fact("tp", "1", ASSUMED, "nothing in the trace tells it: --tp"))
     return 1
 

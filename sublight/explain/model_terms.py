@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from sublight.bound import Bound, bound
 from sublight.budget import COMPUTE
+from sublight.comm.bus import bus_bytes
 from sublight.comm.expected import Expected
 from sublight.device import Device
 from sublight.errors import InputError
@@ -32,6 +33,7 @@ from sublight.ops import Communication, Experts, GroupedGemm
 from sublight.ops.op import Op
 
 TERMS = ("compute", "memory", "network")
+ALIKE = 0.1                              # difference of bytes below which a collective of the trace is the model's
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ class _Network:
         assert isinstance(item.op, Communication)
         least = bound(item.op.work(), device.limits)
         exchange = self._exchange(item.label)
-        expected = exchange or self._expected(item.label, item.op)
+        expected = exchange or self._seen(item.op) or self._expected(item.label, item.op)
         self.notes.update(dict.fromkeys(expected.notes if expected else ()))
         if exchange and self.held:
             self.notes.update(dict.fromkeys(self.held.assumptions))
@@ -239,6 +241,13 @@ class _Network:
                   "moe.combine.grad": "dispatch (cached)"}.get(label)
         rows = {row.what: row.expected for row in self.held.rows} if self.held else {}
         return rows.get(wanted or "") or (rows.get("dispatch") if wanted == "dispatch (cached)" else None)
+
+    def _seen(self, op: Communication) -> Expected | None:
+        """Of a collective of the trace with as many ranks and about as many bytes: its kernels say which kind it is."""
+        wanted = bus_bytes(op.work().messages[0])
+        alike = [row for row in self.held.rows if row.what == op.collective and row.ranks == op.group
+                 and wanted and abs(row.bus_bytes / wanted - 1) <= ALIKE] if self.held else []
+        return min(alike, key=lambda row: abs(row.bus_bytes / (wanted or 1.0) - 1)).expected if alike else None
 
     def _expected(self, label: str, op: Communication) -> Expected | None:
         from sublight.comm.expect import expect
