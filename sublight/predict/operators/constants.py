@@ -72,6 +72,28 @@ def _own(device: str, library: str, form: str) -> Dense | None:
     return Dense(tiled, row["spread_small"], row["spread_large"], "constants", source, device, library, form)
 
 
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """Batched products: seconds more, and how many times those of one product of the same tiles."""
+
+    fixed: float
+    slower: float
+
+
+@cache
+def _batched() -> Mapping[str, Mapping[str, Batched]]:
+    text = resources.files("sublight.catalog").joinpath("operators", "batched.toml").read_text("utf-8")
+    return {device: {library: Batched(row["fixed_us"] * 1e-6, row["slower"]) for library, row in libraries.items()}
+            for device, libraries in tomllib.loads(text).items()}
+
+
+def batched(device: Device, library: str) -> Batched:
+    """Of the nearest device that was measured."""
+    known = _batched()
+    mine = known[min(known, key=lambda key: distance(device, by_key(key)))]
+    return mine[next(name for name in (library, *LIBRARIES) if name in mine)]
+
+
 def rejected(device: str, library: str, form: str) -> str | None:
     """Why the measured table is not used, or None."""
     reason: str | None = _files().get(device, {}).get(library, {}).get(form, {}).get("rejected")

@@ -15,7 +15,7 @@ from sublight.device import Limits
 from sublight.errors import InputError
 from sublight.ops.op import Op, matrix_unit
 from sublight.predict.machine import Machine
-from sublight.predict.operators.constants import SMALL, Dense, dense
+from sublight.predict.operators.constants import SMALL, Dense, batched, dense
 from sublight.predict.operators.curves import SPREAD_BETWEEN, SPREAD_EXACT, Curves, curves
 from sublight.predict.operators.tiles import Product, parts
 from sublight.predict.optime import OpTime, combined, mixed_shares
@@ -51,6 +51,19 @@ def kind(op: ops.Gemm | ops.ScaledGemm, limits: Limits) -> tuple[str, str, str]:
 def time(op: Op, where: Machine) -> OpTime:
     """Of a Gemm or ScaledGemm. Raises InputError where the device cannot multiply its number formats."""
     assert isinstance(op, ops.Gemm | ops.ScaledGemm)
+    found = single(op, where)
+    if getattr(op, "batch", 1) == 1:
+        return found
+    more = where.memo.get("batched")
+    if more is None:
+        more = where.memo["batched"] = batched(where.device, where.library)
+    body, fixed = found.seconds * more.slower, more.fixed / where.factor("fixed")
+    return OpTime(body + fixed, mixed_shares([(body, found.shares), (fixed, {"fixed": 1.0})]), found.spread,
+                  found.basis, found.least)
+
+
+def single(op: ops.Gemm | ops.ScaledGemm, where: Machine) -> OpTime:
+    """As if the products of a batch were more tiles of one."""
     limits = where.device.limits
     form, unit, multiplied = kind(op, limits)
     rate, memory = limits.flops_per_second(unit, multiplied), limits.memory_bytes_per_second
