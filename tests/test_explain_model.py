@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +279,15 @@ def test_what_has_no_backward_rule_is_named() -> None:
     op = Recurrence(8, 1, 2, 2, 16, 16, 4)
     with pytest.raises(InputError, match=r"Recurrence \(a\.scan\)"):
         list(backward_ops([("a.scan", op)]))
+
+
+# ---- the page -----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_what_the_command_prints() -> None:
+    page = (Path(__file__).parent.parent / "docs/explain-model.md").read_text("utf-8")
+    shown = page.split("<!-- h800 -->", 1)[1].split("```text\n", 1)[1].split("```", 1)[0]
+    run = subprocess.run([sys.executable, "-m", "sublight", "explain", str(shared(KINETO["h800"])), "--model", DEEPSEEK,
+                          "--tokens", "4096", "--layers", "4"], capture_output=True, text=True, check=True)
+    printed = {line.rstrip() for line in run.stdout.splitlines()}
+    assert [line for line in shown.splitlines() if line.rstrip() not in printed] == []
