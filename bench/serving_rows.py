@@ -98,13 +98,14 @@ def _in_formats(model: Model, precision: str, gemm: str, moe: str, kv: str | Non
 
 
 @cache
-def where(system: str, backend: str, version: str, gpus: int, tables: bool = True) -> Machine:
-    """The machine of a row. Raises InputError for a system that is not known."""
+def where(system: str, backend: str, gpus: int, tables: bool = True) -> Machine:
+    """The machine of a row, with the newest tables: those of older versions are scarce, and some are of kernels that
+    were never tuned. Raises InputError for a system that is not known."""
     if system not in GPUS:
         raise InputError(f"no system '{system}'; known: {', '.join(sorted(GPUS))}")
     node, name = GPUS[system]
     shape = f"{node}x{name}" if gpus <= node else f"{-(-gpus // node)}x{node}x{name}"
-    return replace(machine(shape, backend, version=version if version[:1].isdigit() else None), tables=tables)
+    return replace(machine(shape, backend), tables=tables)
 
 
 def case(row: Row, *, tables: bool = True) -> Case:
@@ -124,7 +125,7 @@ def case(row: Row, *, tables: bool = True) -> Case:
         users = number(row, "concurrency", number(row, "decode_batch_size") * decode.dp * plan.decode_workers)
     traffic = Traffic(number(row, "isl"), number(row, "osl"), concurrency=users, shortest=recipe.shortest,
                       requests=recipe.requests_per_user * users, burst=recipe.burst)
-    here = where(row["system"], backend, row["backend_version"], plan.gpus, tables)
+    here = where(row["system"], backend, plan.gpus, tables)
     return Case(row["id"], row["system"], backend, row["backend_version"], family(row["model"]), model, plan, traffic,
                 here, recipe)
 
