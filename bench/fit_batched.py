@@ -24,7 +24,7 @@ from sublight.predict.operators.gemm import single
 from sublight.predict.operators.silicon import BACKENDS, MILLISECOND, SYSTEMS, table, versions
 
 HERE = Path(__file__).parent.parent / "sublight" / "catalog" / "operators" / "batched.toml"
-HEAD = '''# Batched matrix products by device and library: seconds = fixed + slower x those of one product of the same tiles.
+HEAD = '''# Batched matrix products by device and library: seconds = fixed + slower x those of one of the same tiles.
 # By bench/fit_batched.py --write. median: error in per cent on the numbers of heads left out; before: the form alone.
 '''
 

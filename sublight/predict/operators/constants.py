@@ -82,7 +82,7 @@ class Batched:
 
 @cache
 def _batched() -> Mapping[str, Mapping[str, Batched]]:
-    text = resources.files("sublight.catalog").joinpath("operators", "batched.toml").read_text("utf-8")
+    text = resources.files("sublight.catalog").joinpath("operators/batched.toml").read_text("utf-8")
     return {device: {library: Batched(row["fixed_us"] * 1e-6, row["slower"]) for library, row in libraries.items()}
             for device, libraries in tomllib.loads(text).items()}
 
