@@ -26,7 +26,17 @@ from sublight.explain.rank_findings import find_ranks
 from sublight.explain.ranks import Ranks, ranks_of
 from sublight.explain.refusals import refusals
 from sublight.explain.replay import Replay, replay
-from sublight.explain.steps import Mark, Step, marks, steps_on, union
+from sublight.explain.steps import (
+    REPETITION,
+    Mark,
+    Step,
+    Steps,
+    marks,
+    operator_repetitions,
+    repetitions_on,
+    steps_on,
+    union,
+)
 from sublight.explain.timeline import Timeline, part_of_activity, timeline
 from sublight.explain.view import StepRow, View, inside, kernel_rows, operator_rows, with_bounds
 from sublight.explain.whatif import WhatIf, what_if
@@ -168,12 +178,14 @@ def _device_views(trace: Trace, wanted: Window, override: Device | None, ranks: 
     part = part_of_activity(trace)
     views = []
     for device in present(trace.activities.device):
-        steps = steps_on(trace, links, step_marks, device)
+        known = (repetitions_on(trace, device) if kind is None else
+                 _marked(kind, steps_on(trace, links, step_marks, device)))
+        steps = known.steps
         step_windows = union([s.window for s in steps if s.window])
-        line = timeline(trace, links, device, part, step_windows)
+        line = timeline(trace, links, device, part, () if known.found else step_windows)
         if line is None:
             continue
-        name, reason, windows = chosen(wanted, steps, kind, step_windows, line.span, links)
+        name, reason, windows = chosen(wanted, known, step_windows, line.span, links)
         a = trace.activities
         here = np.flatnonzero(a.device == device)
         inside_ns = inside(a.ts_ns[here], a.end_ns[here], windows)
@@ -193,18 +205,22 @@ def _device_views(trace: Trace, wanted: Window, override: Device | None, ranks: 
         views.append(View(
             trace=trace, device=device, info=info, catalogued=catalogued, links=links,
             bounds=limits, timeline=line,
-            step_kind=kind, steps=steps, step_rows=_step_rows(line, steps),
+            step_kind=known.kind, steps=steps, step_rows=_step_rows(line, steps),
             window=name, window_reason=reason, windows=windows,
             budget=line.budget(windows, wait_ns, undivided_ns),
             kernels=kernels if limits is None else with_bounds(
                 kernels, trace, rows, inside_ns, limits.of_activity_ns),
             rows=rows, inside_ns=inside_ns, part=part[rows],
             refusals=refusals(
-                trace, links, steps, unlinked=int((links.call[rows] < 0).sum()), activities=len(rows),
+                trace, links, known, unlinked=int((links.call[rows] < 0).sum()), activities=len(rows),
                 undivided_ns=undivided_ns, ranks=ranks,
             ),
         ))
     return views
+
+
+def _marked(kind: str, steps: tuple[Step, ...]) -> Steps:
+    return Steps(kind, steps, f"{len(steps)} step{'s' if len(steps) != 1 else ''} ({kind})")
 
 
 def _waiting(inside_ns: np.ndarray, part: np.ndarray) -> tuple[int | None, int]:
@@ -217,7 +233,11 @@ def _waiting(inside_ns: np.ndarray, part: np.ndarray) -> tuple[int | None, int]:
 def _thread_views(trace: Trace, wanted: Window, ranks: int) -> list[View]:
     kind, step_marks = marks(trace)
     threads = host.busy_threads(trace)
-    marked = set(trace.annotations.thread.tolist()) if step_marks else set()
+    words = ""
+    if kind is None and threads:
+        step_marks, words = operator_repetitions(trace, threads[0])
+        kind = REPETITION if step_marks else None
+    marked = set(trace.annotations.thread.tolist()) if step_marks and kind != REPETITION else set()
     views = []
     for ordinal, thread in enumerate(threads):
         made = host.thread_timeline(trace, thread, step_marks, thread in marked)
@@ -227,7 +247,8 @@ def _thread_views(trace: Trace, wanted: Window, ranks: int) -> list[View]:
         low, high = line.span
         steps = tuple(_thread_step(m, low, high, start_ns) for m in step_marks)
         step_windows = union([s.window for s in steps if s.window])
-        name, reason, windows = chosen(wanted, steps, kind, step_windows, line.span, None)
+        known = Steps(kind, steps, words) if words else _marked(str(kind), steps)
+        name, reason, windows = chosen(wanted, known, step_windows, line.span, None)
         inside_ns = inside(start_ns, end_ns, windows)
         keep = inside_ns > 0
         rows, inside_ns = op[keep].astype(np.int64), inside_ns[keep]
@@ -242,7 +263,7 @@ def _thread_views(trace: Trace, wanted: Window, ranks: int) -> list[View]:
             budget=replace(budget, communication=replace(
                 budget.communication, wait_ns=None if undivided_ns else 0, undivided_ns=undivided_ns)),
             kernels=operator_rows(trace, rows, inside_ns, part), rows=rows, inside_ns=inside_ns, part=part,
-            refusals=refusals(trace, None, steps, unlinked=0, activities=0, undivided_ns=undivided_ns, ranks=ranks),
+            refusals=refusals(trace, None, known, unlinked=0, activities=0, undivided_ns=undivided_ns, ranks=ranks),
         ))
     return views
 

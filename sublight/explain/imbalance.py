@@ -9,7 +9,7 @@ from statistics import median_low
 import numpy as np
 
 from sublight.budget import COMMUNICATION, PART_INDEX
-from sublight.explain.steps import union
+from sublight.explain.steps import REPETITION, union
 from sublight.explain.view import View, inside
 from sublight.trace import I64
 
@@ -72,9 +72,10 @@ class RankRow:
 
 def compute_of_steps(views: Sequence[View]) -> tuple[Imbalance, ...]:
     """Compute time by step and member. Steps are the same where their labels are, else by their order where every
-    member has equally many; without steps, and in an interval that was asked for, the window counts as one."""
+    member has equally many. Without steps, in an interval that was asked for, and where steps were found, not marked
+    (each rank's may be cut elsewhere), the window counts as one."""
     steps = [_steps(view) for view in views]
-    if any(view.window == "A:B" for view in views) or not all(steps):
+    if any(view.window == "A:B" or view.step_kind == REPETITION for view in views) or not all(steps):
         return (Imbalance("window", tuple(view.budget.group_ns("compute") for view in views)),)
     labelled = all(view.step_kind == "torch.profiler schedule" for view in views)
     if labelled:

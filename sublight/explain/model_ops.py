@@ -7,17 +7,22 @@ implementation may leave out or take together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
+from sublight.errors import InputError
 from sublight.explain.model_setting import Setting
 from sublight.models import Batch, layer_ops, ordered_ops
 from sublight.models.backward import backward_ops, training_ops
 from sublight.models.block import Labelled
 from sublight.ops import CacheWrite, Communication, Elementwise, Experts, Gemm, GroupedGemm, OptimizerStep, Permute
 from sublight.ops.op import Op, Operand
+from sublight.plan import Job, Training
 from sublight.predict.kernel_names import category
+from sublight.predict.trace import unrolled
+from sublight.predict.training.passes import passes
 
 # An operator that is always there, one that stands for several kernels in one, and those several.
 ALWAYS, FUSED, APART = "always", "fused", "apart"
@@ -50,15 +55,51 @@ def family(name: str) -> str:
 def items(run: Setting) -> tuple[Item, ...]:
     """All passes of the window, one after the other, then the optimizer's step. Raises InputError for an operator whose
     backward is not known."""
+    return _items(run, lambda batches: _pass(run, batches))
+
+
+def variants(run: Setting) -> Iterator[tuple[str, tuple[Item, ...]]]:
+    """(what it is, operators) of the run as training frameworks lay it out: tensor parallelism with sequences split
+    too or not, products in 16 or 8 bits. Only of whole models; what a plan cannot be is left out."""
+    if not (run.whole and run.phase == "train"):
+        return
+    for split_sequences in (True, False) if run.split.tp > 1 else (False,):
+        for precision in ("bf16", "fp8"):
+            plan = Training(tp=run.split.tp, ep=run.split.ep, dp=run.split.dp, mbs=run.passes[0][0].sequences,
+                            sequence_parallel=split_sequences, precision=precision)
+            try:
+                made = _items(run, partial(_framework_pass, run, plan))
+            except InputError:
+                continue
+            yield f"{precision} products{', sequence parallel' if split_sequences else ''}", made
+
+
+def _items(run: Setting, one_pass: Callable[[tuple[Batch, ...]], Iterator[Labelled]]) -> tuple[Item, ...]:
     out: list[Item] = []
     known: dict[tuple[Batch, ...], list[Item]] = {}
     for batches in run.passes:
         if batches not in known:
-            known[batches] = [item for labelled in _pass(run, batches) for item in _ways(*labelled, run)]
+            known[batches] = [item for labelled in one_pass(batches) for item in _ways(*labelled, run)]
         out += known[batches]
     if run.optimizer:
         out.append(Item("optimizer", OptimizerStep(_parameters(run)), "optimizer"))
     return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    label: str
+    op: Op
+    count: int
+
+
+def _framework_pass(run: Setting, plan: Training, batches: tuple[Batch, ...]) -> Iterator[Labelled]:
+    """One micro-batch as predict has it, in the order of a predicted trace."""
+    batch = batches[0]
+    made = passes(run.model, replace(plan, mbs=batch.sequences), Job(batch.tokens, batch.sequences * plan.dp), stage=0)
+    called = [_Called(f"{way}.{call.label}", call.op, call.count)
+              for way, calls in (("forward", made.forward), ("backward", made.backward)) for call in calls]
+    return unrolled(called)
 
 
 def _pass(run: Setting, batches: tuple[Batch, ...]) -> Iterator[Labelled]:

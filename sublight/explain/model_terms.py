@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sublight.bound import Bound, bound
 from sublight.budget import COMPUTE
@@ -24,8 +24,8 @@ from sublight.errors import InputError
 from sublight.explain.bounds import said
 from sublight.explain.fabric import Fabric, cluster_of, placed
 from sublight.explain.model_match import COMMUNICATION, Matched, kernels_by_category, match
-from sublight.explain.model_ops import APART, FAMILIES, Item, communicates, family, items
-from sublight.explain.model_setting import Asked, Fact, Setting, setting
+from sublight.explain.model_ops import APART, FAMILIES, Item, communicates, family, items, variants
+from sublight.explain.model_setting import INFERRED, Asked, Fact, Setting, setting
 from sublight.explain.view import View
 from sublight.explain.words import ms, number
 from sublight.models.backward import WEIGHT
@@ -153,12 +153,12 @@ def against(asked: Asked, view: View, held: Fabric | None) -> AgainstModel:
     run = setting(asked, view)
     device = view.catalogued
     assert device is not None, "setting refuses devices that are not in the catalog"
-    every, refused = items(run), dict[str, None]()
-    network = _Network(run, view, held, refused)
-    costs: dict[Op, Cost] = {}
-    by_item = {id(item): _cost(item, device, network, costs, refused) for item in every}
-    least = {key: math.floor(cost.least * 1e9) for key, cost in by_item.items() if cost.least is not None}
-    found = match(view, every, least)
+    first = _held(run, items(run), view, held)
+    others = [(words, _held(run, made, view, held)) for words, made in variants(run)]
+    words, best = max([("", first), *others], key=lambda way: way[1].matched)        # of equals the first
+    if words:
+        run = replace(run, facts=(*run.facts, Fact("layout", words, INFERRED, "most kernels are told apart so")))
+    found, by_item, least, network = best.found, best.costs, best.least, best.network
     counted = [item for m in found for item in m.items]
     families = tuple(_family(name, counted, by_item, view) for name in FAMILIES)
     sums = {name: sum(getattr(row, f"{name}_ns") for row in families) for name in TERMS}
@@ -172,8 +172,33 @@ def against(asked: Asked, view: View, held: Fabric | None) -> AgainstModel:
         families=families,
         parts=tuple(sorted((_part(m, least, view) for m in found), key=lambda p: (-p.measured_ns, p.name))),
         rows=_rows(found, by_item, least, view), window_ns=view.budget.window_ns, network_told_by=network.told_by,
-        network_notes=tuple(network.notes), notes=_notes(found), refused=tuple(refused),
+        network_notes=tuple(network.notes), notes=_notes(found), refused=tuple(network.refused),
     )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Held:
+    """One way to lay the run out, against the window."""
+
+    found: tuple[Matched, ...]
+    costs: Mapping[int, Cost]
+    least: Mapping[int, int]
+    network: _Network
+
+    @property
+    def matched(self) -> int:
+        """Kernels that were told apart."""
+        return sum(len(m.rows) for m in self.found if m.matched)
+
+
+def _held(run: Setting, every: Sequence[Item], view: View, held: Fabric | None) -> _Held:
+    device = view.catalogued
+    assert device is not None, "setting refuses devices that are not in the catalog"
+    network = _Network(run, view, held, {})
+    costs: dict[Op, Cost] = {}
+    by_item = {id(item): _cost(item, device, network, costs, network.refused) for item in every}
+    least = {key: math.floor(cost.least * 1e9) for key, cost in by_item.items() if cost.least is not None}
+    return _Held(match(view, every, least), by_item, least, network)
 
 
 # ---- what an operator needs ---------------------------------------------------------------------------------------

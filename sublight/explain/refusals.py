@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sublight.explain.links import Links
-from sublight.explain.steps import Step
+from sublight.explain.steps import Steps
 from sublight.explain.view import Refusal
 from sublight.explain.words import number, percent
 from sublight.trace import WHOLE_GRAPHS, Trace
@@ -38,7 +38,7 @@ CAPTURES = {
 
 
 def refusals(
-    trace: Trace, links: Links | None, steps: tuple[Step, ...], *, unlinked: int, activities: int, undivided_ns: int,
+    trace: Trace, links: Links | None, known: Steps, *, unlinked: int, activities: int, undivided_ns: int,
     ranks: int,
 ) -> tuple[Refusal, ...]:
     """Every verdict that is refused for this trace. `unlinked` of `activities` in the window have no launch; `ranks`
@@ -101,11 +101,10 @@ def refusals(
             "how long a step takes", f"{links.captured_launches} launches were recorded into CUDA graphs, which runs "
             "nothing: this is a recording of graph capture", "a recording that starts after capture and warm-up",
         ))
+    steps = known.steps
     if not steps:
-        out.append(Refusal(
-            "figures per step", "no step is marked in the file", capture["steps"],
-        ))
-    elif any(s.window is None for s in steps):
+        out.append(Refusal("figures per step", known.words, capture["steps"]))
+    elif not known.found and any(s.window is None for s in steps):
         out.append(Refusal(
             "figures per step", f"{sum(s.window is None for s in steps)} of {len(steps)} marked steps have no "
             "activity in the file", capture["empty steps"],

@@ -1,9 +1,12 @@
-"""This file knows about steps: which annotations mark them, and each step's window on a device.
+"""This file knows about steps: which annotations mark them, or how they repeat where none does, and each one's window.
 
     host    ├── ProfilerStep#7 ──┤├── ProfilerStep#8 ──┤
               launch  launch ┐        ↓
     device          ├─ first … last ─┤   the window of step 7: of the activities launched within it,
                                          from the start of the first to the end of the last
+
+    not marked   d e │ a b c d e │ a b c d e │ a b       a repetition's window ends where the next one's begins, since
+    windows          ├───────────┼───────────┤           nothing says that the pause between them is no part of it
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ import numpy as np
 
 from sublight.explain.columns import present
 from sublight.explain.links import Links, runtime_catalog
-from sublight.trace import Trace
+from sublight.observe.period import Period, Repetitions, period
+from sublight.trace import I32, I64, Trace
+
+REPETITION = "repetition"                # the kind of steps that were found, not marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,20 @@ class Step:
     window: tuple[int, int] | None       # start and end, ns
     activities: int                      # launched within it
     lost_launches: int                   # launches within it whose activity is not in the file
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one device. `words`: how they are known, or why there are none."""
+
+    kind: str | None                     # of mark, or REPETITION; None: no steps
+    steps: tuple[Step, ...]
+    words: str
+
+    @property
+    def found(self) -> bool:
+        """Were they found, not marked?"""
+        return self.kind == REPETITION
 
 
 def marks(trace: Trace) -> tuple[str | None, tuple[Mark, ...]]:
@@ -79,6 +99,71 @@ def steps_on(trace: Trace, links: Links, step_marks: tuple[Mark, ...], device: i
         window = (int(ts[low:high].min()), int(end[low:high].max())) if high > low else None
         out.append(Step(mark.label, window, int(high - low), int(lost[1] - lost[0])))
     return tuple(out)
+
+
+def repetitions_on(trace: Trace, device: int) -> Steps:
+    """Steps that nobody marked, from the order in which the device's activities were launched."""
+    a = trace.activities
+    rows = in_launch_order(trace, device)
+    found = period(a.name[rows], a.ts_ns[rows])
+    if found.repetitions is None:
+        return Steps(None, (), not_found(found, "kernels"))
+    starts, ends = a.ts_ns[rows], a.end_ns[rows]
+    windows = repeated_windows(found.repetitions, starts, ends)
+    steps = tuple(Step(str(i), window, found.repetitions.period, 0) for i, window in enumerate(windows))
+    return Steps(REPETITION, steps, in_words(found.repetitions, "activities"))
+
+
+def in_launch_order(trace: Trace, device: int) -> I64:
+    """A device's activities in the order of their launches, which does not depend on how streams interleave.
+    Correlation ids count up; those of one graph launch share one."""
+    a = trace.activities
+    rows = np.flatnonzero(a.device == device)
+    out: I64 = rows[np.lexsort((a.ts_ns[rows], a.correlation[rows]))]
+    return out
+
+
+def repeated_windows(found: Repetitions, start_ns: I64, end_ns: I64) -> tuple[tuple[int, int], ...]:
+    """Each repetition's window: up to where the next begins, that of the last to the first of what is cut off, or to
+    its own end. Times are those of the sequence."""
+    begins = [int(start_ns[at : at + found.period].min()) for at in found.starts]
+    stop = found.stop
+    last = int(end_ns[found.starts[-1] : stop].max())
+    if stop < len(start_ns):
+        last = max(int(start_ns[stop:].min()), begins[-1] + 1)
+    begins = np.maximum.accumulate(begins).tolist()
+    return tuple(zip(begins, [*begins[1:], max(last, begins[-1])], strict=True))
+
+
+def in_words(found: Repetitions, what: str) -> str:
+    """"16 repetitions of 157 activities, found, not marked; set apart: 8 before (cut), 116 after (cut)"."""
+    apart = [f"{count:,} {where}" for count, where in (
+        (found.warm_up, "of warm-up"), (found.cut_start, "cut off at the start"), (found.cut_end, "at the end"),
+    ) if count]
+    said = f"{len(found.starts):,} repetitions of {found.period:,} {what}, found, not marked"
+    return said + (f"; set apart: {', '.join(apart)}" if apart else "")
+
+
+def not_found(found: Period, what: str) -> str:
+    """Why a sequence counts as one step."""
+    said = f"no step is marked in the file, and its {what} hold one step at most"
+    if found.inside is not None:
+        said += f" ({found.inside.period:,} repeat {found.inside.times} times inside it, as layers do)"
+    return said
+
+
+def operator_repetitions(trace: Trace, thread: int) -> tuple[tuple[Mark, ...], str]:
+    """Steps of a CPU-only trace that nobody marked, from the outermost operators of its busiest thread; in words."""
+    mine = np.flatnonzero(trace.ops.thread == thread)
+    ts, end = trace.ops.ts_ns[mine], trace.ops.end_ns[mine]
+    reached = np.maximum.accumulate(end)
+    outer = np.concatenate([[True], ts[1:] >= reached[:-1]]) if len(mine) else np.zeros(0, bool)
+    names: I32 = trace.ops.name[mine][outer]
+    found = period(names, ts[outer])
+    if found.repetitions is None:
+        return (), not_found(found, "operators")
+    windows = repeated_windows(found.repetitions, ts[outer], end[outer])
+    return tuple(Mark(str(i), *w) for i, w in enumerate(windows)), in_words(found.repetitions, "operators")
 
 
 def union(windows: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

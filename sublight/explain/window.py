@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sublight.errors import InputError
 from sublight.explain.links import Links
-from sublight.explain.steps import Step
+from sublight.explain.steps import Steps
 
 UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
@@ -45,8 +45,8 @@ Chosen = tuple[str, str, tuple[tuple[int, int], ...]]
 
 
 def chosen(
-    wanted: Window, steps: tuple[Step, ...], kind: str | None, step_windows: tuple[tuple[int, int], ...],
-    span: tuple[int, int], links: Links | None,
+    wanted: Window, known: Steps, step_windows: tuple[tuple[int, int], ...], span: tuple[int, int],
+    links: Links | None,
 ) -> Chosen:
     """(name, reason in words, disjoint windows in ns)."""
     low, high = span
@@ -61,25 +61,26 @@ def chosen(
     everything = ((low, high),)
     if wanted.kind == "all":
         return "all", "as asked: first to last activity", everything
-    why_not = _why_no_steps(steps, kind, links)
+    why_not = _why_no_steps(known, links)
     if why_not is None:
-        count = f"{len(steps)} step{'s' if len(steps) != 1 else ''} ({kind})"
-        together = sum(s.window[1] - s.window[0] for s in steps if s.window)
+        together = sum(s.window[1] - s.window[0] for s in known.steps if s.window)
         overlapped = together > sum(end - start for start, end in step_windows)
-        return "step", count + (", whose windows overlap" if overlapped else ""), step_windows
+        return "step", known.words + (", whose windows overlap" if overlapped else ""), step_windows
     if wanted.kind == "step":
         raise InputError(f"no window of steps: {why_not}; use --window all")
     return "all", why_not, everything
 
 
-def _why_no_steps(steps: tuple[Step, ...], kind: str | None, links: Links | None) -> str | None:
+def _why_no_steps(known: Steps, links: Links | None) -> str | None:
     """Why steps cannot be the window, or None if they can."""
-    if not steps:
-        return "no step is marked in the file"
-    empty = [s for s in steps if s.window is None]
+    if not known.steps:
+        return known.words
+    if known.found:
+        return None                      # from the activities themselves: no launch is needed to place them
+    empty = [s for s in known.steps if s.window is None]
     if empty:
-        return f"{len(empty)} of {len(steps)} marked steps have no linked activity on this device"
-    lost = sum(s.lost_launches for s in steps)
+        return f"{len(empty)} of {len(known.steps)} marked steps have no linked activity on this device"
+    lost = sum(s.lost_launches for s in known.steps)
     if lost:
         return f"{lost} launches inside the marked steps have no kernel in the file"
     if links is not None and links.linked == 0:
