@@ -18,8 +18,10 @@ from sublight.device import Device
 from sublight.plan import Training
 
 GENERATIONS = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
-# Seconds or shares rather than factors: 0 where a framework has none. All others are 1.
-ABSENT = {"launch": 0.0, "sync": 0.0, "p2p": 1.0, "gradients": 0.0, "parameters": 0.0, "fixed": 0.0}
+# Where a framework has none: seconds and shares. All others are factors: 1. What stays exposed of an exchange that runs
+# beside compute is judgement there.
+ABSENT = {"launch": 0.0, "grouped": 0.0, "sync": 0.0, "p2p": 1.0, "gradients": 0.0, "parameters": 0.0, "fixed": 0.0,
+          "tp exposed": 0.25, "ep exposed": 0.5}
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,21 @@ def constants(framework: str, without: str | None = None) -> Constants:
 
 
 def tags(plan: Training, device: Device) -> tuple[str, ...]:
-    """What narrows a plan's constants: the generation of its GPUs, its precision, how it runs."""
+    """What narrows a plan's constants: generation and key of its GPU, precision, CUDA graphs ("partial-graphs", or
+    "full-graphs" of whole iterations), the dispatcher of tokens to experts, attention in eight bits, a router that
+    drops tokens beyond an expert's capacity ("drop": shapes are known beforehand), a published recipe (a version is
+    named)."""
     generation = GENERATIONS.get(device.capability[0], "ampere") if device.capability else "ampere"
-    graphs = ("graphs",) if plan.cuda_graphs else ()
-    return (generation, plan.precision, *graphs)
+    extra = dict(plan.extra)
+    out = [generation, device.key, plan.precision]
+    if plan.cuda_graphs:
+        out.append("full-graphs" if "full" in extra.get("graphs", "") else "partial-graphs")
+    if "dispatcher" in extra:
+        out.append(extra["dispatcher"])
+    if extra.get("attention") == "fp8":
+        out.append("fp8-attention")
+    if extra.get("router") == "drop":
+        out.append("drop")
+    if plan.version:
+        out.append("recipe")
+    return tuple(out)

@@ -15,7 +15,7 @@ from sublight.predict.training.overlap import exposed
 from sublight.predict.training.schedule import StageTime, waiting
 from sublight.predict.training.spent import PassSpent, Pieces, Spent
 
-HIDDEN = 0.8                             # of a collective that a framework runs beside compute: judgement
+HIDDEN = 0.8                             # of the ring's keys and values, beside attention: judgement
 SHARP = 4.0                              # of the norm that joins device and host: who is slower decides
 
 
@@ -73,11 +73,12 @@ def _times(m: int, *passes: Mapping[str, Spent]) -> dict[str, Spent]:
 
 def _scaled(made: PassSpent, plan: Training, known: Constants, tags: tuple[str, ...], fixed: float) -> dict[str, Spent]:
     """A pass by kind, with what the host adds where it is slower than the device."""
-    hidden = {"tp": HIDDEN if plan.overlap_tp else 0.0, "ep": HIDDEN if plan.overlap_ep else 0.0, "cp": HIDDEN}
-    out = {kind: Spent(part.seconds * known.value(kind, tags) * (1 - hidden.get(kind, 0.0)), part.shares)
+    shown = {"tp": known.value("tp exposed", tags) if plan.overlap_tp else 1.0,
+             "ep": known.value("ep exposed", tags) if plan.overlap_ep else 1.0, "cp": 1 - HIDDEN}
+    out = {kind: Spent(part.seconds * known.value(kind, tags) * shown.get(kind, 1.0), part.shares)
            for kind, part in made.by_kind.items()}
     device = _sum(out)
-    host = made.calls * known.value("launch", tags) / fixed
+    host = (made.calls * known.value("launch", tags) + made.products * known.value("grouped", tags)) / fixed
     if host > 0 and device > 0:
         both = max(device, host) * (1 + (min(device, host) / max(device, host)) ** SHARP) ** (1 / SHARP)
         out["host"] = Spent(both - device)

@@ -1,8 +1,8 @@
 """This file knows about the collectives of training: between which ranks they are, and what they take.
 
 Ranks lie as Megatron places them: tensor parallel ranks side by side, then context, expert and data parallel ones, then
-stages (Narayanan et al., arXiv 2104.04473, section 3.1). A group of `size` ranks with `stride` ranks between two of them
-so fills NVLink domains with domain / stride of its ranks each.
+stages (Narayanan et al., arXiv 2104.04473, section 3.1). A group of `size` ranks with `stride` ranks between two of
+them so fills NVLink domains with domain / stride of its ranks each.
 """
 
 from __future__ import annotations

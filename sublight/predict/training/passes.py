@@ -16,8 +16,20 @@ from sublight.models.block import Labelled, norm, product
 from sublight.models.feedforward import Mixture
 from sublight.models.model import Layer
 from sublight.ops import (
-    Attention, CacheWrite, Communication, CrossEntropy, Elementwise, Experts, Gather, Gemm, IndexScores, Normalisation,
-    Recurrence, ScaledGemm, ShortConvolution, Softmax,
+    Attention,
+    CacheWrite,
+    Communication,
+    CrossEntropy,
+    Elementwise,
+    Experts,
+    Gather,
+    Gemm,
+    IndexScores,
+    Normalisation,
+    Recurrence,
+    ScaledGemm,
+    ShortConvolution,
+    Softmax,
 )
 from sublight.ops.op import Op, Operand
 from sublight.plan import Job, Training
@@ -31,12 +43,14 @@ BETWEEN = ("attention.norm", "mlp.norm", "layer.norm", "head.norm")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator, how often a stage calls it for one micro-batch, and what its time is charged to."""
+    """An operator, how often a stage calls it for one micro-batch, and what its time is charged to. top_k: experts of a
+    token, of their exchanges."""
 
     label: str
     op: Op
     count: int
     kind: str
+    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +86,71 @@ def expert_split(plan: Training) -> Split:
 
 
 def passes(model: Model, plan: Training, job: Job, *, stage: int) -> Passes:
-    """The operators of one micro-batch on a stage's rank. Raises InputError where the plan does not divide the model."""
+    """The operators of one micro-batch on a stage's rank. Raises InputError where the plan does not divide the
+    model."""
     model = in_precision(model, plan.precision)
-    pipeline = Split(pp=plan.pp, stage=stage)
+    pipeline = stage_of(model, plan, stage)
     step = Batch(plan.mbs, max(1, job.seq // plan.cp)), Batch(plan.mbs, job.seq)
     first = list(_counted(_into(model, plan, step[0]), 1)) if pipeline.first else []
-    layers = [call for layer, count in model.stage_kinds(pipeline)
+    layers = [replace(call, top_k=layer.mlp.top_k) if call.kind == "ep" and isinstance(layer.mlp, Mixture) else call
+              for layer, count in model.stage_kinds(pipeline)
               for call in _counted(_layer(layer, model.width, plan, step), count)]
     last = list(_last(model, plan, step)) if pipeline.last else []
     forward = (*first, *layers, *last)
-    behind = tuple(Call(label, op, call.count, _kind(label, op)) for call in reversed(forward)
+    behind = tuple(Call(label, op, call.count, _kind(label, op), call.top_k) for call in reversed(forward)
                    for label, op in _behind(call, plan))
-    again = tuple(layers) if plan.recompute == "full" else tuple(
-        call for call in layers if plan.recompute == "selective" and _selective(call))
-    return Passes(forward, behind, again)
+    if dict(plan.extra).get("adapters"):
+        behind = tuple(call for call in behind if not call.label.endswith(WEIGHT))
+    return Passes(forward, behind, _recomputed(layers, plan))
 
 
-def _selective(call: Call) -> bool:
-    """What selective recomputation repeats: unfused attention's scores (Korthikanti et al., section 5), or, where a
-    fused kernel never stores them, norms and activations."""
-    return call.label.startswith("attention.core") or call.label.endswith((".norm", ".activation"))
+def stage_of(model: Model, plan: Training, stage: int) -> Split:
+    """The layers of a pipeline's stage. Evenly where stages divide them; else, and where layers that predict further
+    tokens follow the last, the last stage has fewer by what head and drafts weigh (as Megatron-Bridge's layouts of
+    DeepSeek-V3 do: 8, 8, 8, 8, 8, 8, 8, 5).
+
+    >>> from sublight.models import named
+    >>> v3 = named("deepseek-ai/DeepSeek-V3")
+    >>> [len(stage_of(v3, Training(pp=8), stage).layers(61)) for stage in range(8)]
+    [9, 8, 8, 8, 8, 8, 8, 4]
+    """
+    count = len(model.layers)
+    if plan.pp == 1 or (count % plan.pp == 0 and not model.drafts):
+        return Split(pp=plan.pp, stage=stage)
+    head = model.vocabulary * model.width
+    each = (model.multiplied() - head) / count
+    extra = head / each + len(model.drafts) * (1 + head / each)
+    last = max(1, min(count - plan.pp + 1, round((count + extra) / plan.pp - extra)))
+    others, rest = divmod(count - last, plan.pp - 1)
+    stages = tuple(others + (index < rest) for index in range(plan.pp - 1))
+    return Split(pp=plan.pp, stage=stage, stages=(*stages, last))
+
+
+# What recomputes a module: the labels of its operators begin so (Megatron-LM, --recompute-modules)
+MODULES: dict[str, tuple[str, ...]] = {
+    "core_attn": ("attention.core", "attention.prefill"), "mla_up_proj": ("attention.q_b", "attention.kv_b"),
+    "layernorm": ("attention.norm", "mlp.norm"), "mlp": ("mlp.up", "mlp.activation", "mlp.down"),
+    "moe_act": ("moe.activation",), "shared_experts": ("shared.",), "moe": ("moe.", "shared."),
+}
+
+
+def _recomputed(layers: list[Call], plan: Training) -> tuple[Call, ...]:
+    """Of the layers' forward operators those that the backward pass repeats.
+
+    Selective without names of modules repeats unfused attention's scores (Korthikanti et al., section 5). extra of a
+    plan: ("recompute_modules", "mla_up_proj,mlp"), and ("whole_layers", "5") of full recomputation in some layers.
+    """
+    extra = dict(plan.extra)
+    if plan.recompute == "full":
+        whole = int(extra.get("whole_layers", "0"))
+        held = sum(call.count for call in layers if call.label == "attention.norm")
+        share = min(1.0, whole / held) if whole and held else 1.0
+        return tuple(replace(call, count=round(share * call.count)) for call in layers if share * call.count >= 0.5)
+    if plan.recompute != "selective":
+        return ()
+    modules = extra.get("recompute_modules", "core_attn" if extra.get("attention") == "unfused" else "").split(",")
+    starts = tuple(start for module in modules for start in MODULES.get(module, ()))
+    return tuple(call for call in layers if starts and call.label.startswith(starts))
 
 
 def _counted(made: Iterator[Labelled], count: int) -> Iterator[Call]:
@@ -166,7 +225,7 @@ def _layer(layer: Layer, width: int, plan: Training, step: tuple[Batch, Batch]) 
             yield from _cast(label, op)
             yield label, op
         if isinstance(op, Experts):
-            yield from _permuted(op)
+            yield from _permuted(op, fused=dict(plan.extra).get("dispatcher") == "hybridep")
 
 
 def _between(op: Op, plan: Training) -> Op:
@@ -182,12 +241,13 @@ def _cast(label: str, op: Op) -> Iterator[Labelled]:
         yield f"{label}.cast", Elementwise((Operand(x, "bf16"),), (Operand(x, op.a), Operand(x, op.a)), 2)
 
 
-def _permuted(op: Experts) -> Iterator[Labelled]:
-    """Rows to their experts and back: copies that the serving kernels fuse."""
+def _permuted(op: Experts, *, fused: bool) -> Iterator[Labelled]:
+    """Rows to their experts and back, where the exchange does not do it (HybridEP), and casts between the products."""
     rows = Operand(op.tokens * op.top_k * op.width, "bf16")
     inner = Operand(op.tokens * op.top_k * op.inner, "bf16")
-    yield "moe.permute", Elementwise((rows,), (rows,))
-    yield "moe.unpermute", Elementwise((rows,), (rows,), 1)
+    if not fused:
+        yield "moe.permute", Elementwise((rows,), (rows,))
+        yield "moe.unpermute", Elementwise((rows,), (rows,), 1)
     if op.activations in ("fp8", "fp4"):
         yield "moe.cast", Elementwise((rows, inner), (Operand(2 * rows.elements, op.activations),
                                                       Operand(2 * inner.elements, op.activations)), 2)

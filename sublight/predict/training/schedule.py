@@ -51,8 +51,7 @@ def waiting(schedule: str, stages: Sequence[StageTime], micro_batches: int, chun
     if schedule == "zero-bubble":
         return sum(max(0.0, stage.both - 2 * stage.weight) for stage in others)
     if schedule == "dualpipe":
-        mean = [sum(getattr(stage, name) for stage in stages) / len(stages)
-                for name in ("forward", "backward", "weight")]
-        return max(0.0, (len(stages) / 2 - 1) * (mean[0] + 2 * mean[1] - 3 * mean[2]))
-    fill = sum(stage.both for stage in others)
+        mean = sum(stage.forward + 2 * stage.backward - 3 * stage.weight for stage in stages) / len(stages)
+        return max(0.0, (len(stages) / 2 - 1) * mean)
+    fill: float = sum(stage.both for stage in others)
     return fill / max(1, chunks) if schedule == "interleaved" else fill

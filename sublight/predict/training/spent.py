@@ -10,16 +10,17 @@ from dataclasses import dataclass, field
 
 from sublight.models import Model, Split
 from sublight.models.block import Weight
-from sublight.ops import Communication, Elementwise, OptimizerStep
-from sublight.ops.op import Operand
+from sublight.ops import Communication, Elementwise, Experts, Gemm, GroupedGemm, OptimizerStep
+from sublight.ops.op import Op, Operand
 from sublight.plan import Job, Training
 from sublight.predict.machine import Machine
 from sublight.predict.optime import OpTime, mixed_shares
 from sublight.predict.training.kernels import kernel_time
-from sublight.predict.training.overlap import Group, collective
-from sublight.predict.training.passes import Call, Passes, passes
+from sublight.predict.training.overlap import Group, collective, placed
+from sublight.predict.training.passes import Call, Passes, passes, stage_of
 from sublight.work import BYTES
 
+ONCE = ("deepep", "hybridep")            # dispatchers that send a token to each NVLink domain once
 MULTIPLIED = {"fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 1}
 
 
@@ -36,8 +37,9 @@ class PassSpent:
     """One pass of one micro-batch on one stage. by_kind: passes.KINDS; weight: of it, what makes weights' gradients."""
 
     by_kind: Mapping[str, Spent]
-    calls: int                           # kernels that the host launches
+    calls: int                           # kernels that the host launches, but for those of experts
     experts: int                         # layers with experts
+    products: int                        # of single experts: grouped ones are launched one by one
     weight: float = 0.0                  # share of the pass's compute that a zero-bubble schedule may put off
 
 
@@ -59,7 +61,7 @@ def pieces(model: Model, plan: Training, job: Job, where: Machine) -> Pieces:
     known: dict[object, tuple[PassSpent, PassSpent, int]] = {}
     stages = []
     for stage in range(plan.pp):
-        split = Split(pp=plan.pp, stage=stage)
+        split = stage_of(model, plan, stage)
         key = (model.stage_kinds(split), split.first, split.last)
         if key not in known:
             layers = sum(count for _, count in model.stage_kinds(split))
@@ -92,8 +94,17 @@ def _pass(calls: tuple[Call, ...], plan: Training, where: Machine, weight: float
         time = call_time(call, plan, where)
         by_kind.setdefault(call.kind, []).append((call.count * time.seconds, time.shares))
     spent = {kind: Spent(sum(seconds for seconds, _ in rows), mixed_shares(rows)) for kind, rows in by_kind.items()}
-    experts = sum(call.count for call in calls if call.label in ("moe.experts", "moe.experts.up.input_grad"))
-    return PassSpent(spent, sum(call.count for call in calls), experts, weight)
+    of_experts = [call for call in calls if call.kind == "experts"]
+    layers = sum(call.count for call in of_experts if call.label in ("moe.experts", "moe.experts.up.input_grad"))
+    products = sum(call.count * _products(call.op) for call in of_experts)
+    return PassSpent(spent, sum(call.count for call in calls if call.kind != "experts"), layers, products, weight)
+
+
+def _products(op: Op) -> int:
+    """Matrix products that one call is, where each expert has its own."""
+    if isinstance(op, Experts):
+        return 2 * op.experts_used
+    return op.groups if isinstance(op, GroupedGemm) else op.batch if isinstance(op, Gemm) else 1
 
 
 def _seconds(call: Call, plan: Training, where: Machine) -> float:
@@ -106,7 +117,22 @@ def call_time(call: Call, plan: Training, where: Machine) -> OpTime:
         return kernel_time(call.op, where)
     op = call.op
     group = {"tp": Group(plan.tp), "cp": Group(plan.cp, plan.tp), "ep": Group(op.group)}[call.kind]
-    return collective(op.collective, group, op.elements * BYTES[op.form], where)
+    sent = op.elements * BYTES[op.form]
+    if call.kind == "ep" and dict(plan.extra).get("dispatcher") in ONCE:
+        sent *= copies(call.top_k, placed(group, where.cluster).nodes)
+    return collective(op.collective, group, sent, where)
+
+
+def copies(top_k: int, domains: int) -> float:
+    """Share of a token's top_k copies that leave where a domain gets each token once: distinct domains of top_k experts
+    drawn alike, over top_k.
+
+    >>> copies(8, 1), round(copies(8, 8), 2)
+    (1.0, 0.66)
+    """
+    if domains < 2 or top_k < 2:
+        return 1.0
+    return domains * (1 - (1 - 1 / domains) ** top_k) / top_k
 
 
 def _replicas(model: Model, plan: Training, where: Machine) -> tuple[Spent, Spent, Spent]:
@@ -132,7 +158,7 @@ def _update(count: int, where: Machine) -> Iterable[OpTime]:
 
 def parameters_on_rank(model: Model, plan: Training, stage: int) -> tuple[int, int]:
     """(shared by tensor parallel ranks, of experts): elements that one rank of a stage holds."""
-    split, split_tp = Split(pp=plan.pp, stage=stage), Split(tp=plan.tp)
+    split, split_tp = stage_of(model, plan, stage), Split(tp=plan.tp)
     dense = experts = 0
     for layer, count in model.stage_kinds(split):
         for weight in layer.weights(model.width):
