@@ -98,14 +98,14 @@ def _in_formats(model: Model, precision: str, gemm: str, moe: str, kv: str | Non
 
 
 @cache
-def where(system: str, backend: str, gpus: int, tables: bool = True) -> Machine:
+def where(system: str, backend: str, gpus: int, tables: bool = True, experts: str | None = None) -> Machine:
     """The machine of a row, with the newest tables: those of older versions are scarce, and some are of kernels that
     were never tuned. Raises InputError for a system that is not known."""
     if system not in GPUS:
         raise InputError(f"no system '{system}'; known: {', '.join(sorted(GPUS))}")
     node, name = GPUS[system]
     shape = f"{node}x{name}" if gpus <= node else f"{-(-gpus // node)}x{node}x{name}"
-    return replace(machine(shape, backend), tables=tables)
+    return replace(machine(shape, backend), tables=tables, experts=experts)
 
 
 def case(row: Row, *, tables: bool = True) -> Case:
@@ -125,7 +125,7 @@ def case(row: Row, *, tables: bool = True) -> Case:
         users = number(row, "concurrency", number(row, "decode_batch_size") * decode.dp * plan.decode_workers)
     traffic = Traffic(number(row, "isl"), number(row, "osl"), concurrency=users, shortest=recipe.shortest,
                       requests=recipe.requests_per_user * users, burst=recipe.burst)
-    here = where(row["system"], backend, plan.gpus, tables)
+    here = where(row["system"], backend, plan.gpus, tables, recipe.experts)
     return Case(row["id"], row["system"], backend, row["backend_version"], family(row["model"]), model, plan, traffic,
                 here, recipe)
 

@@ -27,6 +27,7 @@ class Machine:
     faster: Mapping[str, float] = field(default_factory=dict)
     tables: bool = True                  # measured tables are used where they are installed
     routing: str | tuple[float, ...] = "power_law_1.01"   # how rows fall to experts; a tuple: shares of the experts
+    experts: str | None = None           # kernels of experts where a library has several: operators/experts.py, KERNELS
     cold: bool = True                    # caches hold other layers' data when an operator starts, unlike a benchmark's
 
     @property

@@ -215,14 +215,21 @@ def _ours(op: Experts, where: Machine, whole: Mixture, routing: Routing) -> tupl
         return constants, None
     column = routing if isinstance(routing, str) and routing.startswith("power_law") else "balanced"
     shape = Shape(form_of(op), op.width, op.inner, whole.top_k, whole.experts, whole.groups, column)
-    return constants, _curve(where.device.key, where.library, where.version, shape, op.weight_block)
+    return constants, _curve(where.device.key, where.library, where.version, shape, op.weight_block, where.experts)
 
 
 @lru_cache(maxsize=1024)
-def _curve(device: str, library: str, version: str | None, wanted: Shape, block: int | None) -> Near | None:
-    """Of the nearest shape: exact ones of any version go before near ones."""
+def _curve(device: str, library: str, version: str | None, wanted: Shape, block: int | None,
+           kernel: str | None) -> Near | None:
+    """Of the nearest shape: exact ones of any version go before near ones. Of a kernel that is asked for and that the
+    library's tables lack, those of another library that runs it."""
     best: tuple[float, Shape, Mapping[float, float]] | None = None
-    for curves in all_curves(device, library, version):
+    sources = list(all_curves(device, library, version, kernel))
+    if kernel and not any(shape.form == wanted.form for curves in sources for shape in curves):
+        sources = [curves for other in silicon.BACKENDS for curves in all_curves(device, other, None, kernel)]
+        if not any(shape.form == wanted.form for curves in sources for shape in curves):
+            sources = list(all_curves(device, library, version, None))
+    for curves in sources:
         for shape in curves:
             apart = wanted.apart(shape)
             if apart <= FARTHEST and (best is None or apart < best[0] - 1e-9):
@@ -238,20 +245,29 @@ def _curve(device: str, library: str, version: str | None, wanted: Shape, block:
                 measured.EXACT + measured.APART * apart)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=48)
 def all_curves(
-    device: str, library: str, version: str | None,
+    device: str, library: str, version: str | None, kernel: str | None = None,
 ) -> tuple[Mapping[Shape, Mapping[float, float]], ...]:
     """Of each version: shape -> tokens -> seconds. Of several kernels that were measured for a shape the fastest
     stands, at each number of tokens: that is what recipes and tuners choose (TensorRT-LLM, nvfp4 on B200: CUTLASS takes
     three times what trtllm-gen takes)."""
-    return tuple(curves_of(table) for table in measured.tables(device, "moe", library, "moe_perf", version, KEYS))
+    return tuple(curves_of(table, KERNELS[kernel] if kernel else ())
+                 for table in measured.tables(device, "moe", library, "moe_perf", version, KEYS))
 
 
-def curves_of(table: measured.Table) -> dict[Shape, dict[float, float]]:
+# Kernels of experts that an engine can be told to run, by what the tables' kernel_source calls them.
+KERNELS: Mapping[str, tuple[str, ...]] = {
+    "cutlass": ("cutlass",), "deepgemm": ("deepgemm",), "trtllm-gen": ("min_latency", "flashinfer_trtllm"),
+}
+
+
+def curves_of(table: measured.Table, kernels: tuple[str, ...] = ()) -> dict[Shape, dict[float, float]]:
     out: dict[Shape, dict[float, float]] = {}
     for key, at in table.groups.items():
         form, width, inner, top_k, experts, tp, ep, routing, kernel = key
+        if kernels and not any(name in kernel for name in kernels):
+            continue
         name = f"{form} nongated" if "nongated" in kernel else form
         shape = Shape(name, width, max(1, inner // tp), top_k, experts, ep, routing)
         tokens, latency = (table.columns[c][at].tolist() for c in ("num_tokens", "latency"))

@@ -55,6 +55,7 @@ class Recipe:
     max_sequences       of one attention replica's step; None: so many that memory decides
     token_budget        tokens of one step (SGLang: of one prefill chunk)
     graph_batch         largest batch with a CUDA graph
+    experts             kernels of the experts ("trtllm-gen", "cutlass", "deepgemm"), where the recipe names them
     memory_fraction     of the device; for TensorRT-LLM of what the weights leave free
     kv                  format of the cache; bf16 where the recipe says auto, unless the checkpoint names another
     shortest            lengths are drawn evenly from shortest to 1 times the nominal
@@ -73,6 +74,7 @@ class Recipe:
     graph_batch: int | None = None
     memory_fraction: float | None = None
     kv: str | None = None
+    experts: str | None = None
     prefix_cache: bool = False
     shortest: float = 0.8
     requests_per_user: int = 10
@@ -120,9 +122,11 @@ def _recipe(row: dict[str, Any], isl: int, workers: tuple[Workers, Workers] | No
              if name in Recipe.__dataclass_fields__ and name not in known and name not in ("source", "notes")}
     if not row["dp"]:
         plain.pop("balance_steps", None)
-    sources = (protocol.get("source"), source, layout.get("source"), engine.get("source"))
+    kernels = _first("experts", row)
+    sources = (protocol.get("source"), source, layout.get("source"), engine.get("source"), kernels.get("source"))
     acceptance = _table()["acceptance"].get(str(drafts)) if drafts else None
-    return Recipe(drafts=drafts, drafts_or=other, acceptance=acceptance, protocol=protocol.get("name", ""),
+    return Recipe(experts=kernels.get("kernels"),
+                  drafts=drafts, drafts_or=other, acceptance=acceptance, protocol=protocol.get("name", ""),
                   notes=(*notes, *engine.get("notes", ())), source=tuple(text for text in sources if text),
                   **plain, **known)
 

@@ -151,7 +151,7 @@ def surface(model: Model, split: Split, where: Machine, *, drafts: int = 0) -> S
     cluster = where.cluster
     key = (id(model), split, drafts, id(cluster.node), cluster.nodes, cluster.gpus_per_node, cluster.fabric,
            cluster.layout, cluster.nodes_per_leaf, cluster.oversubscription, where.library, where.version, where.tables,
-           where.routing, where.cold, tuple(sorted(where.faster.items())))
+           where.routing, where.experts, where.cold, tuple(sorted(where.faster.items())))
     found = _SURFACES.get(key)
     if found is None:
         if len(_SURFACES) >= MOST_SURFACES:
