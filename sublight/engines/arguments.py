@@ -202,7 +202,7 @@ def _object(said: Said, row: Flag, name: str, text: str) -> None:
         if key in value:
             said.settings[setting] = value[key]
     rest = {key: held for key, held in value.items() if key not in keys}
-    if rest != dict(row.template) or not keys:
+    if not row.template or rest != dict(row.template):
         said.extra.append((name, _kept(name, [json.dumps(value, separators=(",", ":"))])))
 
 
@@ -210,6 +210,7 @@ def read_keys(table: Table, keys: Mapping[str, Any], version: Version, said: Sai
     """Add what the keys of an options file say; they win over flags."""
     for path, value in keys.items():
         row = table.named(path, version)
+        before = None if row is None or row.sets is None else said.settings.get(row.sets)
         if row is None or row.place != "key" or row.sets is None:
             hidden = SECRET_FLAG.search(plain(path)) is not None
             said.extra.append((path, json.dumps(HIDDEN if hidden else value)))
@@ -221,6 +222,8 @@ def read_keys(table: Table, keys: Mapping[str, Any], version: Version, said: Sai
             said.settings[row.sets] = value if row.type == "key" or value is None else ours(row, path, value)
         if row is not None and not row.within(version):
             said.notes.append(_out_of_range(table, row, path, version))
+        if before is not None and row is not None and said.settings[str(row.sets)] != before:
+            said.notes.append(f"the options file says another {path} than the command; the file's counts")
 
 
 def _out_of_range(table: Table, row: Flag, name: str, version: Version) -> str:

@@ -146,7 +146,7 @@ def _formats(precision: str) -> dict[str, Any]:
 
 def _chunk_settings(plan: Training, version: Version) -> dict[str, Any]:
     """Chunks a stage are said by number where the version can."""
-    if plan.vpp == 1 or version >= (0, 10):
+    if plan.vpp == 1 or version >= (0, 11):
         return {"vpp": plan.vpp}
     layers = next((held for name, held in plan.extra if name == "--num-layers"), "")
     if not layers.isdigit() or int(layers) % (plan.pp * plan.vpp):

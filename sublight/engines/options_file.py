@@ -31,7 +31,19 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def _uncommented(line: str) -> str:
-    return re.sub(r"(^|\s)#(?=([^'\"]|'[^']*'|\"[^\"]*\")*$).*", "", line).replace("\t", "    ")
+    """The line without its comment: # at the start or behind a blank, outside quotes."""
+    mark, at = "", 0
+    while at < len(line):
+        char = line[at]
+        if mark:
+            at += 1 if mark == '"' and char == "\\" else 0
+            mark = "" if char == mark else mark
+        elif char in "'\"" and (not line[:at].strip() or line[at - 1] in " :[{,-"):
+            mark = char
+        elif char == "#" and (at == 0 or line[at - 1] in " \t"):
+            return line[:at]
+        at += 1
+    return line
 
 
 def _block(lines: list[Line], depth: int) -> tuple[Any, list[Line]]:

@@ -101,7 +101,7 @@ class _Situation:
     def value(self, row: Mapping[str, Any]) -> float:
         if "reserve" in row:
             return self._kept(row["reserve"])
-        value = float(row["value"])
+        value: float = row["value"]
         if "wide_mib" in row and self.memory_mib > row["wide_from_gib"] * 1024:
             mib = self.memory_mib
             return min(value + float(row["wide_mib"]) * (1 - value) / mib, (mib - float(row["wide_kept_mib"])) / mib)

@@ -25,7 +25,7 @@ PROGRAMS = {
     "vllm": (r"(.*/)?vllm serve", r"vllm\.entrypoints\.openai\.api_server",
              r"\S*vllm/entrypoints/openai/api_server\.py", r"dynamo\.vllm"),
     "sglang": (r"sglang\.launch_server", r"(.*/)?sglang serve", r"\S*sglang/launch_server\.py", r"dynamo\.sglang"),
-    "trtllm": (r"(.*/)?trtllm-serve serve", r"(.*/)?trtllm-serve", r"dynamo\.trtllm"),
+    "trtllm": (r"(.*/)?trtllm-serve serve", r"(.*/)?trtllm-serve", r"dynamo\.trtllm", r"tensorrt_llm\.commands\.serve"),
     "megatron": (r"(.*/)?pretrain_(gpt|mamba|hybrid|t5|bert|vlm)\.py",),
     "torchtitan": (r"(.*/)?run_(llama_)?train\.sh", r"torchtitan\.train", r"(.*/)?torchtitan/train\.py"),
 }
@@ -156,6 +156,8 @@ def _launch(found: _Found, script: Script, version: str | None, files: dict[str,
         gpus = _ranks(found.before, script)
         plan, job = torchtitan.plan(said.settings, extra, number, gpus)
     else:
+        for setting in ("chunked_prefill", "prefix_cache"):         # what silence means has changed with versions
+            said.settings.setdefault(setting, known.when_silent(setting, number))
         plan = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}[found.engine].plan(said.settings, extra, number)
     words = [word for word in said.words if word != model]
     notes = [*said.notes, *([f"words without a flag are left out: {len(words)}"] if words else [])]

@@ -29,6 +29,7 @@ SECRET_NAME = re.compile(r"TOKEN(?!S(?:_|$)|IZ)|SECRET|PASSW|CREDENTIAL|API_?KEY
 OPEN, CLOSE = {"if", "for", "while", "until", "case"}, {"fi", "done", "esac"}
 PREFIXES = {"if", "then", "else", "elif", "do", "!", "{", "}", "fi", "done", "exec", "export", "time", "nohup", "sudo",
             "command", "set", "$", "env"}
+PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")       # documentation's <model>, not a redirection
 MOST_TEXT = 1_000_000
 
 
@@ -126,6 +127,8 @@ class _Reader:
         elif self.text.startswith("<<", self.at) and (here := HEREDOC.match(self.text, self.at)):
             self.pending.append((here[2], not here[1]))
             self.at = here.end()
+        elif PLACEHOLDER.match(self.text, self.at):
+            self._word_or_assignment()
         elif redirect := re.compile(r"\d?(?:>>|>&|&>|>|<)\s*").match(self.text, self.at):
             self.at = redirect.end()
             self.target = "".join(self._word()) if self.at < len(self.text) and self.text[self.at] != "\n" else None
@@ -226,6 +229,8 @@ class _Reader:
                 end = text.find("`", self.at + 1)
                 end = len(text) if end < 0 else end + 1
                 plain, self.at = plain + text[self.at:end], end
+            elif placeholder := PLACEHOLDER.match(text, self.at):
+                plain, self.at = plain + placeholder[0], placeholder.end()
             elif char in " \t()<>" or char in BREAKS:
                 break
             else:
@@ -271,7 +276,7 @@ class _Reader:
             return plain + "$"
         self.at = match.end()
         name = match[1] or match[2]
-        value = self.out.variables.get(name, None if match[3] is None else self._filled(match[3]))
+        value = self.out.variables.get(name, None if match[3] is None else self._filled(match[3].strip("'\"")))
         if value is None and name not in self.out.arrays:
             return plain + match[0]
         if value is not None and "$(" in value:
@@ -296,7 +301,7 @@ class _Reader:
         variables: Mapping[str, str] = self.out.variables
 
         def value(match: re.Match[str]) -> str:
-            held = variables.get(match[1] or match[2], match[3])
+            held = variables.get(match[1] or match[2], None if match[3] is None else match[3].strip("'\""))
             return match[0] if held is None else self._filled(held, depth + 1) if depth < 3 else held
 
         def number(match: re.Match[str]) -> str:

@@ -22,7 +22,6 @@ GRAPHS = ("cuda_graph_config", "use_cuda_graph")
 
 def plan(said: Mapping[str, Any], extra: list[Extra], version: Version) -> Serving:
     settings = {name: said[name] for name in SAME if name in said}
-    settings.setdefault("chunked_prefill", False)                 # enable_chunked_prefill: false unless asked for
     world = said.get("world", 1)
     attention_dp = said.get("attention_dp", False)
     ep = said.get("ep") or world // (said.get("moe_tp") or world)
@@ -38,7 +37,7 @@ def graphs(said: Mapping[str, Any], extra: list[Extra], version: Version) -> boo
     for key in GRAPHS:
         if key in said:
             return said[key] is not None and said[key] is not False
-    return version >= (1, 0)            # a config by default since 1.0; before, only where one is given
+    return version >= (1, 0)            # llm_args.py: a config by default since 1.0; before, only where one is given
 
 
 def _drafts(said: Mapping[str, Any], extra: list[Extra]) -> int:
@@ -68,5 +67,5 @@ def settings(plan: Serving, version: Version) -> dict[str, Any]:
         other = "speculative_config.decoding_type" in dict(plan.extra)
         if not other:
             out["decoding"] = "MTP"
-        out["draft_length" if other or version >= (1, 2) else "mtp_layers"] = plan.drafts
+        out["draft_length" if other else "mtp_layers"] = plan.drafts
     return out

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from sublight.engines import megatron, options_file, sglang, torchtitan, trtllm, vllm
-from sublight.engines.arguments import Written, write_arguments
+from sublight.engines.arguments import Extra, Written, write_arguments
 from sublight.engines.flags import ENGINES, NEWEST, Table, Version, numbers, table
 from sublight.engines.read_command import parse
 from sublight.engines.shell import quoted
@@ -149,13 +149,19 @@ def _verify(
             continue
         want, got = getattr(wanted, part.name), getattr(back.plan, part.name)
         if part.name == "extra":
-            want, got = tuple(sorted(want)), tuple(sorted(got))
+            want, got = (_kept(known, extra) for extra in (want, got))
         if want != got:
             which = f"{known.title} {version}" if version is not None else known.title
             raise InputError(f"{which} has no flag that says {part.name.replace('_', ' ')} = {want!r}"
                              + (f"; it would be {got!r}" if part.name != "extra" else ""))
     if job is not None and back.job != job:
         raise InputError(f"{known.title} would read the job as {back.job}, not {job}")
+
+
+def _kept(known: Table, extra: Sequence[Extra]) -> tuple[Extra, ...]:
+    """Extra flags in one order; without objects that a setting is written into (speculation's)."""
+    objects = {row.name for row in known.rows if row.type == "json" and row.template}
+    return tuple(sorted(pair for pair in extra if pair[0] not in objects))
 
 
 __all__ = ["ENGINES", "NEWEST", "emit", "settled"]
