@@ -99,7 +99,7 @@ def _framework_pass(run: Setting, plan: Training, batches: tuple[Batch, ...]) ->
     made = passes(run.model, replace(plan, mbs=batch.sequences), Job(batch.tokens, batch.sequences * plan.dp), stage=0)
     called = [_Called(f"{way}.{call.label}", call.op, call.count)
               for way, calls in (("forward", made.forward), ("backward", made.backward)) for call in calls]
-    return unrolled(called)
+    return ((label.partition(".")[2], op) for label, op in unrolled(called))
 
 
 def _pass(run: Setting, batches: tuple[Batch, ...]) -> Iterator[Labelled]:

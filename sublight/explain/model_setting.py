@@ -9,28 +9,19 @@ which ranks; as given, as kernels and marks tell (inferred), and as assumed. Eve
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-import numpy as np
-
 from sublight.errors import InputError
-from sublight.explain.columns import present
-from sublight.explain.exchanges import TILE, kernel, sizes
+from sublight.explain.exchanges import sizes
+from sublight.explain.model_seen import Seen
 from sublight.explain.view import View
 from sublight.explain.words import number
 from sublight.models import Batch, Model, Split, problems
 from sublight.models.feedforward import Mixture
-from sublight.observe.kernel_name import classify
-from sublight.ops.annotation import StepLoad, step_load
-from sublight.trace import KERNEL
+from sublight.ops.annotation import StepLoad
 
 GIVEN, INFERRED, ASSUMED = "given", "inferred", "assumed"
 PHASES = ("train", "prefill", "decode")
-BACKWARD = re.compile(r"bwd|backward|bprop|dgrad|wgrad", re.IGNORECASE)
-# Kernels of attention that stand beside its main one: preparation, and what puts split parts together.
-BESIDE = re.compile(r"bwd|backward|bprop|dot_do_o|preprocess|postprocess|convert|combine|reduce|merge|metadata|prepare|"
-                    r"mqa_logits|softmax", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -94,47 +85,6 @@ class Setting:
         return tuple(block for block in blocks if isinstance(block, Mixture))
 
 
-class _Seen:
-    """What the window's kernels and marks tell."""
-
-    def __init__(self, view: View) -> None:
-        a, names = view.trace.activities, view.trace.names
-        kernels = view.rows[a.kind[view.rows] == KERNEL]
-        self.names = {names[i]: int((a.name[kernels] == i).sum()) for i in present(a.name[kernels])}
-        self.category = {name: classify(name).category for name in self.names}
-        self.backward = sum(n for name, n in self.names.items() if BACKWARD.search(name) and
-                            self.category[name] in ("attention", "normalisation", "activation", "softmax/loss"))
-        self.attention = sum(n for name, n in self.names.items()
-                             if self.category[name] == "attention" and not BESIDE.search(name))
-        self.optimizer = sum(n for name, n in self.names.items() if self.category[name] == "optimizer")
-        self.collectives = sum(n for name, n in self.names.items() if self.category[name] == "communication")
-        self.experts = any(c == "grouped gemm" for c in self.category.values()) or any(map(kernel, self.names))
-        self.ranks = max((told.ranks or 0 for name in self.names if (told := kernel(name))), default=0)
-        self.tiles = self._tiles(view, kernels)
-        self.loads = _loads(view)
-        marked = view.steps if view.step_kind != "repetition" else ()      # what repeats may be layers
-        self.steps = sum(step.window is not None and any(low < step.window[1] and step.window[0] < high
-                                                         for low, high in view.windows) for step in marked)
-
-    def _tiles(self, view: View, kernels: np.ndarray) -> tuple[int, int] | None:
-        """(heads, sequences) of the grids of flash kernels that say them."""
-        a, names = view.trace.activities, view.trace.names
-        for row in kernels[np.unique(a.name[kernels], return_index=True)[1]].tolist():
-            if TILE.search(names[int(a.name[row])]):
-                return int(a.grid[row][1]), int(a.grid[row][2])
-        return None
-
-
-def _loads(view: View) -> tuple[StepLoad, ...]:
-    """Of the engine steps in the window that say tokens and sums over requests, in order."""
-    n = view.trace.annotations
-    if view.engine is None or not view.steps:
-        return ()
-    known = {i: load for i in present(n.name) if (load := step_load(view.trace.names[i]))}
-    rows = np.flatnonzero(np.isin(n.name, list(known)))
-    return tuple(known[int(n.name[row])] for row in rows.tolist())
-
-
 def setting(asked: Asked, view: View) -> Setting:
     """The run behind a window. Raises InputError, by name, for what neither the trace nor the user says, and where the
     two contradict each other."""
@@ -142,7 +92,7 @@ def setting(asked: Asked, view: View) -> Setting:
         raise InputError("--model: a CPU-only trace has no device that a model's operators could be held against")
     if view.catalogued is None:
         raise InputError(f"--model: the device '{view.info.name}' is not in the catalog; say --device")
-    seen, facts, model = _Seen(view), list[Fact](), asked.model
+    seen, facts, model = Seen(view), list[Fact](), asked.model
     phase = _phase(asked, seen, facts)
     tp = _tp(asked, view, seen, facts)
     ep = _ep(asked, seen, tp, facts)
@@ -159,7 +109,7 @@ def setting(asked: Asked, view: View) -> Setting:
     return Setting(model, phase, chosen, split, batches, optimizer, tuple(facts))
 
 
-def _phase(asked: Asked, seen: _Seen, facts: list[Fact]) -> str:
+def _phase(asked: Asked, seen: Seen, facts: list[Fact]) -> str:
     if asked.phase:
         facts.append(Fact("phase", asked.phase, GIVEN, ""))
         return asked.phase
@@ -185,7 +135,7 @@ def _heads(model: Model) -> int | None:
     return next((heads for layer in model.layers if (heads := getattr(layer.attention, "heads", None))), None)
 
 
-def _tp(asked: Asked, view: View, seen: _Seen, facts: list[Fact]) -> int:
+def _tp(asked: Asked, view: View, seen: Seen, facts: list[Fact]) -> int:
     heads = _heads(asked.model)
     told = heads // seen.tiles[0] if heads and seen.tiles and heads % seen.tiles[0] == 0 else None
     if seen.tiles and heads and told is None:
@@ -213,7 +163,7 @@ def _tp(asked: Asked, view: View, seen: _Seen, facts: list[Fact]) -> int:
     return 1
 
 
-def _ep(asked: Asked, seen: _Seen, tp: int, facts: list[Fact]) -> int:
+def _ep(asked: Asked, seen: Seen, tp: int, facts: list[Fact]) -> int:
     if asked.ep is not None:
         if seen.ranks and seen.ranks != asked.ep:
             raise InputError(f"--ep {asked.ep}: the exchange kernels' names tell {seen.ranks} ranks")
@@ -245,7 +195,7 @@ def _why(told_by: tuple[str, ...], name: str) -> str:
     return next((text.split(": ", 1)[1] for text in told_by if text.startswith(f"{name} ")), "")
 
 
-def _layers(asked: Asked, seen: _Seen, facts: list[Fact]) -> tuple[int, int]:
+def _layers(asked: Asked, seen: Seen, facts: list[Fact]) -> tuple[int, int]:
     """(layers, passes through them in the window)."""
     depth, steps = len(asked.model.layers), max(1, len(seen.loads) or seen.steps)
     attended = sum(layer.attention is not None for layer in asked.model.layers)
@@ -269,7 +219,7 @@ def _layers(asked: Asked, seen: _Seen, facts: list[Fact]) -> tuple[int, int]:
 
 
 def _batches(
-    asked: Asked, view: View, seen: _Seen, phase: str, passes: int, facts: list[Fact],
+    asked: Asked, view: View, seen: Seen, phase: str, passes: int, facts: list[Fact],
 ) -> tuple[tuple[Batch, ...], ...]:
     """The sequences of each pass."""
     if asked.tokens is None and len(seen.loads) == passes and all(load.sum_q for load in seen.loads):
@@ -295,7 +245,7 @@ def _batches(
     return ((Batch(sequences, tokens // sequences, asked.context or 0),),) * passes
 
 
-def _sequences(asked: Asked, seen: _Seen, tokens: int, facts: list[Fact]) -> int:
+def _sequences(asked: Asked, seen: Seen, tokens: int, facts: list[Fact]) -> int:
     if asked.sequences is not None:
         if tokens % asked.sequences:
             raise InputError(f"--sequences {asked.sequences} does not divide {tokens} tokens")
@@ -324,7 +274,7 @@ def _of_load(load: StepLoad, phase: str, asked: Asked, facts: list[Fact]) -> Bat
     return Batch(requests, each, context or 0, decode=decode)
 
 
-def _chosen(model: Model, count: int, seen: _Seen, facts: list[Fact]) -> tuple[int, ...]:
+def _chosen(model: Model, count: int, seen: Seen, facts: list[Fact]) -> tuple[int, ...]:
     depth = len(model.layers)
     if count == depth:
         return tuple(range(depth))

@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from sublight.ops.written import PREFIX, recorded
 from sublight.predict.kernel_names import kernel_name
 from sublight.predict.machine import Machine
 from sublight.predict.operators import op_time
-from sublight.predict.step import Row, StepTime
+from sublight.predict.step import StepTime
 from sublight.trace import (
     KERNEL,
     NO_ID,
@@ -95,14 +95,27 @@ def trace(
     return _Written(where, world_size).of(list(_placed(listed, durations, host_ns, steps, beside)), steps)
 
 
-def unrolled(rows: Sequence[Row]) -> Iterator[Labelled]:
+class Counted(Protocol):
+    """An operator and how often it is called: a Row of a step, a Call of training's passes."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def op(self) -> Op: ...
+
+    @property
+    def count(self) -> int: ...
+
+
+def unrolled(rows: Sequence[Counted]) -> Iterator[Labelled]:
     """Rows as often as they count: of each pass (labels that begin with one of WAYS) those between the first and the
     last that come more than once, in rounds."""
     for _, members in groupby(rows, key=lambda row: row.label.partition(".")[0] if row.label.startswith(WAYS) else ""):
         yield from _rounds(list(members))
 
 
-def _rounds(rows: Sequence[Row]) -> Iterator[Labelled]:
+def _rounds(rows: Sequence[Counted]) -> Iterator[Labelled]:
     often = [i for i, row in enumerate(rows) if row.count > 1]
     first, last = (often[0], often[-1] + 1) if often else (len(rows), len(rows))
     rounds = max((row.count for row in rows[first:last]), default=0)
