@@ -19,7 +19,7 @@ from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.machine import Machine, machine
 from sublight.predict.serving.estimate import simulation
 from sublight.predict.serving.family import family
-from sublight.predict.serving.recipes import Recipe, Workers, facts
+from sublight.predict.serving.recipes import Recipe, Workers, acceptances, facts
 
 Row = Mapping[str, str]
 GPUS = {"a100_sxm": (8, "A100"), "h100_sxm": (8, "H100"), "h200_sxm": (8, "H200"), "b200_sxm": (8, "B200"),
@@ -155,11 +155,15 @@ def _plan(row: Row, prefix: str, recipe: Recipe, model: Model) -> Serving:
     if recipe.attention_dp and not prefix:
         tp, dp = max(1, tp * dp // recipe.attention_dp), recipe.attention_dp
     version = row["backend_version"]
+    drafts, acceptance = recipe.drafts, recipe.acceptance or 0.0
+    if recipe.drafts_or:                 # either is as likely: the faster one has the smaller expected relative error
+        drafts, acceptance = recipe.drafts_or, acceptances()[recipe.drafts_or]
     return Serving(
         engine=row["backend"], version=version if version[:1].isdigit() else None, tp=tp, dp=dp,
         ep=ep if tp * dp % ep == 0 else 1, pp=number(row, f"{prefix}pp{suffix}"), token_budget=recipe.token_budget,
         max_sequences=recipe.max_sequences, memory_fraction=recipe.memory_fraction, poll_steps=recipe.poll_steps,
-        drafts=recipe.drafts if model.drafts else 0, acceptance=recipe.acceptance or 0.0,
+        wait_steps=recipe.wait_steps, wait_fill=recipe.wait_fill, balance_steps=recipe.balance_steps,
+        drafts=drafts if model.drafts else 0, acceptance=acceptance,
     )
 
 

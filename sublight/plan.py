@@ -76,6 +76,9 @@ class Serving:
     drafts: int = 0                      # tokens that are guessed a step (speculative decoding)
     acceptance: float = 0.0              # mean accepted ones of them, of each: 0 … 1
     poll_steps: int = 1                  # decode steps between two looks at the queue
+    wait_steps: int = 0                  # prompts wait so many steps at most until they fill wait_fill of the budget
+    wait_fill: float = 0.0
+    balance_steps: int = 0               # prompts wait up to so many steps until each attention replica has one
     two_batch_overlap: bool = False
     attention_kind: str | None = None
     moe_kind: str | None = None          # "deepep-ll", "deepep-normal", "tp" …

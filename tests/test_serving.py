@@ -238,3 +238,11 @@ def test_families() -> None:
     assert family("deepseek-ai/DeepSeek-V3") == family("nvidia/DeepSeek-R1-0528-NVFP4") == "deepseek"
     assert family("meta-llama/Meta-Llama-3.1-70B") == family("nvidia/Llama-3.3-70B-Instruct-FP8") == "llama-70b"
     assert family("Qwen/Qwen3-32B") == family("Qwen/Qwen3-32B-FP8") != family("Qwen/Qwen3-235B-A22B-FP8")
+
+
+def test_prompts_wait_for_company_where_the_engine_is_told_so() -> None:
+    load = [Request(None, 100, 40 + i) for i in range(40)]
+    waiting = Rules(1000, 1024, 0.9, 1.0, mixed=True, chunked=True, wait_steps=20, wait_fill=0.9)
+    plain = Rules(1000, 1024, 0.9, 1.0, mixed=True, chunked=True)
+    late = (sum(run(load, waiting, users=4).ttft) - sum(run(load, plain, users=4).ttft)) / len(load)
+    assert 0.4 * 20 * 0.010 < late < 20 * 0.010                  # as good as alone, and company comes earlier

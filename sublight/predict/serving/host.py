@@ -34,6 +34,9 @@ class Rules:
     mixed: bool                          # prompts and decoding sequences share a step
     chunked: bool                        # a prompt may be cut to fit the budget
     poll_steps: int = 1                  # steps between two looks at the queue
+    wait_steps: int = 0                  # as Serving has them
+    wait_fill: float = 0.0
+    balance_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +73,5 @@ def rules(plan: Serving) -> Rules:
         max_sequences=plan.max_sequences or usual.max_sequences,
         memory_fraction=plan.memory_fraction or usual.memory_fraction, reserve=usual.reserve,
         mixed=usual.mixed, chunked=usual.chunked and plan.chunked_prefill, poll_steps=max(1, plan.poll_steps),
+        wait_steps=plan.wait_steps, wait_fill=plan.wait_fill, balance_steps=plan.balance_steps,
     )

@@ -50,6 +50,7 @@ class _Engine:
         self.latency: list[float] = []
         self.gaps: list[tuple[float, int]] = []
         self.tokens = self.full = self.preempted = 0
+        self.held = 0                                            # steps that prompts have waited for company
         self.decode_seconds = self.weight = self.weighted_b = self.weighted_length = 0.0
 
     def ask(self) -> None:
@@ -74,8 +75,26 @@ class _Engine:
         request = self.pending[index]
         return request.isl + self.rules.reserve * request.osl
 
+    def patience(self) -> int:
+        """Steps that waiting prompts still wait for company: until they fill a share of the step, or until every
+        attention replica has one."""
+        limits, dp = self.rules, self.pace.dp
+        if not self.running or not self.waiting or self.partial:
+            return 0
+        if dp > 1:
+            return 0 if len(self.waiting) >= dp else max(0, limits.balance_steps - self.held)
+        wanted = limits.wait_fill * limits.token_budget - len(self.running)
+        for index, _ in self.waiting:
+            wanted -= self.pending[index].isl
+            if wanted <= 0:
+                return 0
+        return max(0, limits.wait_steps - self.held)
+
     def admit(self) -> tuple[list[tuple[int, float, int]], list[Piece]]:
         """Prompts of the next step, each with tokens that are cached after it, and their pieces."""
+        if self.patience():
+            return [], []
+        self.held = 0
         dp = self.pace.dp
         budget = self.rules.token_budget * dp - (len(self.running) * self.pace.rows if self.rules.mixed else 0)
         chosen, pieces = [], []
@@ -134,6 +153,10 @@ class _Engine:
         steps = max(1, self.running[0][0] - self.tick)
         if self.inbox:
             steps = min(steps, self.rules.poll_steps - self.steps % self.rules.poll_steps)
+        patience = self.patience()
+        if patience:
+            steps = min(steps, patience)
+            self.held += steps
         middle = (self.cached + 0.5 * (steps - 1) * b * self.accepted) / b
         seconds = self.pace.decode(b, middle)
         if self.users is None and self.next < len(self.pending) and not self.waiting:

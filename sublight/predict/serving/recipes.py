@@ -22,7 +22,7 @@ from typing import Any
 
 from sublight.errors import InputError
 
-__all__ = ["Recipe", "Workers", "facts"]
+__all__ = ["Recipe", "Workers", "acceptances", "facts"]
 
 BACKENDS = ("trtllm", "vllm", "sglang")
 MODES = ("agg", "disagg")
@@ -181,6 +181,11 @@ def _written(role: Workers) -> str:
 @cache
 def _table() -> dict[str, Any]:
     return tomllib.loads(resources.files("sublight").joinpath("catalog/serving/recipes.toml").read_text("utf-8"))
+
+
+def acceptances() -> dict[int, float]:
+    """Share of the guessed tokens that are accepted, by how many are guessed a step."""
+    return {int(drafts): value for drafts, value in _table()["acceptance"].items() if drafts.isdigit()}
 
 
 @cache
