@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -74,36 +73,47 @@ class Parts:
     memory: float
 
 
-@lru_cache(maxsize=64)
-def _menu(constants: Tiled) -> tuple[tuple[int, int, float], ...]:
-    """(rows, columns, 1 / share of the tensor peak) of the tiles."""
-    return tuple((rows, columns, 1 / (constants.tensor * (rows * columns / LARGEST_TILE) ** constants.shrink))
-                 for rows, columns in TILES)
+@lru_cache(maxsize=512)
+def _menu(constants: Tiled, tall: int, wide: int) -> tuple[tuple[int, int, float], ...]:
+    """(rows, columns, operations of a step of k over the share of the tensor peak) of the tiles. A tile twice as tall
+    (wide) as the product needs is left out where a smaller one of the same width (height) takes as many."""
+    kept = [(rows, columns) for rows, columns in TILES
+            if not (rows >= 2 * tall and (rows // 2, columns) in TILES)
+            and not (columns >= 2 * wide and (rows, columns // 2) in TILES)]
+    return tuple((rows, columns,
+                  2 * rows * columns / (constants.tensor * (rows * columns / LARGEST_TILE) ** constants.shrink))
+                 for rows, columns in kept)
+
+
+def _tile(size: int) -> int:
+    """The smallest side of a tile that holds it: 64, 128 or 256."""
+    return 64 if size <= 64 else 128 if size <= 128 else 256
 
 
 def parts(constants: Tiled, product: Product) -> Parts:
     """The terms of the tile and split that the form finds fastest."""
-    m, n, k, sms = product.m, product.n, product.k, product.sms
+    m, n, k, sms, enough = product.m, product.n, product.k, product.sms, 4 * product.sms
     per_flop, per_byte = sms / product.flops_per_second, sms / (constants.on_chip * product.bytes_per_second)
     moved = 1 / (constants.memory * product.bytes_per_second)
     memory = product.moved * moved
     best, found = float("inf"), (0.0, 0.0, 0.0, 0.0)
-    for rows, columns, slower in _menu(constants):
+    depths = [(split, -(-k // (STEP * split)) * STEP) for split in SPLITS]
+    written = 4.0 * m * n * product.batch * moved
+    for rows, columns, operations in _menu(constants, _tile(m), _tile(n)):
         tiles = -(-m // rows) * -(-n // columns) * product.batch
-        multiply = 2 * rows * columns * per_flop * slower
+        multiply = operations * per_flop
         load = (min(rows, m) * product.a_bytes + min(columns, n) * product.b_bytes) * per_byte
-        for split in SPLITS:
-            depth = ceil(k / split / STEP) * STEP
+        slower = multiply if multiply > load else load
+        for split, depth in depths:
             waves = -(-tiles * split // sms)
-            tensor, on_chip = waves * depth * multiply, waves * depth * load
-            fixed, through = constants.fixed + waves * constants.wave, memory
+            fixed, through, inside = constants.fixed + waves * constants.wave, memory, waves * depth * slower
             if split > 1:
                 fixed += constants.split
-                through += 4.0 * split * m * n * product.batch * moved
-            seconds = fixed + max(tensor, on_chip, through)
+                through += split * written
+            seconds = fixed + (through if through > inside else inside)
             if seconds < best:
-                best, found = seconds, (fixed, tensor, on_chip, through)
-            if depth == STEP or (tiles * split >= 4 * sms):
+                best, found = seconds, (fixed, waves * depth * multiply, waves * depth * load, through)
+            if depth == STEP or tiles * split >= enough:
                 break
     fixed, tensor, on_chip, memory = found
     return Parts(fixed, tensor * (1 + tensor / LONG) ** constants.slowing, on_chip, memory)
