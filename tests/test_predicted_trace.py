@@ -25,11 +25,13 @@ from sublight.observe.kernel_name import classify
 from sublight.observe.read import read_all
 from sublight.ops import OPS, Communication, Elementwise, Gemm, Operand
 from sublight.ops.written import parsed, written
+from sublight.plan import Job, Training
 from sublight.predict import kernel_names
 from sublight.predict.machine import machine
 from sublight.predict.optime import OpTime
 from sublight.predict.step import Row, Run, StepTime
 from sublight.predict.trace import described, trace, unrolled
+from sublight.predict.training.estimate import typical_step
 from sublight.show.kineto import write
 from sublight.trace import Trace
 
@@ -199,6 +201,21 @@ def test_stripped_of_its_identity_it_has_none_by_its_model(case: str, launches: 
         assert row.measured_ns is not None
         assert row.least_ns is not None
         assert 0 <= row.measured_ns - row.least_ns <= row.count
+
+
+@pytest.mark.parametrize("plan", [Training(tp=2), Training(tp=2, sequence_parallel=False), Training(precision="fp8"),
+                                  Training(tp=4, mbs=2)])
+def test_a_predicted_step_of_training_has_none_by_its_model(plan: Training) -> None:
+    where = machine("4xH100", "torch")
+    step = typical_step(named(LLAMA), plan, Job(seq=2048, gbs=8), where)
+    read = through_a_file(trace(step, where, at="bound"), without_identity)
+    asked = Asked(named(LLAMA), tokens=2048 * plan.mbs, sequences=plan.mbs, tp=plan.tp)
+    (one,) = explain(read, what_ifs=[], model=asked).devices
+    assert one.view.model is not None
+    for part in one.view.model.parts:
+        assert part.matched, part
+        assert part.above_ns is not None
+        assert 0 <= part.above_ns <= part.kernels
 
 
 def test_another_number_of_tokens_shows() -> None:
