@@ -19,7 +19,6 @@ from math import exp
 from pathlib import Path
 
 import serving_rows as sr
-from serving_fit import UNPUBLISHED
 
 from sublight.predict.operators import silicon
 from sublight.predict.serving.correction import correction
@@ -30,7 +29,7 @@ COLUMNS = ("id", "ttft_ms", "tpot_ms", "ttft_lo_ms", "ttft_hi_ms", "tpot_lo_ms",
 def predicted(one: sr.Case, made: sr.Simulated, *, tables: bool) -> list[str]:
     """A line of the answer."""
     fixes = correction(one.backend, one.where.device.key, users=one.traffic.concurrency or 1, tables=tables,
-                       family=one.family, published=one.recipe.protocol not in UNPUBLISHED)
+                       family=one.family, protocol=sr.kind_of(one.recipe))
     ttft, tpot = fixes.corrected(fixes.level * made.ttft, fixes.level * made.tpot)
     bounds = [(value * exp(log)) for value, logs in ((ttft, fixes.ttft), (tpot, fixes.tpot)) for log in logs]
     return [one.id, *(f"{1e3 * value:.4g}" for value in (ttft, tpot, *bounds))]

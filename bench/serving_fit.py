@@ -24,7 +24,6 @@ from sublight.predict.serving.correction import LOADS
 
 CATALOG = Path(__file__).parent.parent / "sublight" / "catalog" / "serving" / "fitted.toml"
 SHRINK = 3.0                             # families that a level of 1 counts as
-UNPUBLISHED = ("gap", "fixed")           # protocols that nobody has stated
 UNKNOWN_DEVICE = 1.3                     # intervals where the engine was not measured on the device: judgement
 NEAR = (1.0, 0.3)                        # weights of a load's own errors, and of its neighbours'
 F64 = Any
@@ -37,7 +36,7 @@ class Point:
     family: str
     engine: str
     device: str
-    published: bool                      # the protocol is known
+    protocol: str                        # "": as published, "other": nobody has stated it, "cold": without warm-up
     users: int
     sim_ttft: float
     sim_tpot: float
@@ -52,7 +51,7 @@ class Constants:
     scale: float
     steps: float
     constant: float
-    other: float
+    protocols: Mapping[str, float]       # more, where the protocol is another
     level: float
     levels: Mapping[str, float]
     families: int
@@ -63,7 +62,7 @@ class Constants:
         level = float(np.exp(self.levels.get(p.device, self.level)))
         tpot = p.sim_tpot * level
         ttft = self.scale * p.sim_ttft * level + self.steps * tpot + self.constant
-        ttft += 0.0 if p.published else self.other
+        ttft += self.protocols.get(p.protocol, 0.0)
         return max(ttft, 0.25 * p.sim_ttft * level), tpot
 
 
@@ -94,12 +93,10 @@ def _ttft(own: Sequence[Point], level: float, levels: Mapping[str, float]) -> Co
     factor = np.exp([levels.get(p.device, level) for p in own])
     tpot = np.array([p.sim_tpot for p in own]) * factor
     columns = [np.array([p.sim_ttft for p in own]) * factor, tpot, np.ones(len(own))]
-    other = np.array([0.0 if p.published else 1.0 for p in own])
-    if other.any() and not other.all():
-        columns.append(other)
-    found = least_relative(np.stack(columns, 1), np.array([p.ttft for p in own]))
-    extra = float(found[3]) if len(found) > 3 else 0.0
-    return Constants(float(found[0]), float(found[1]), float(found[2]), extra, level, levels,
+    kinds = sorted({p.protocol for p in own} - {""}) if any(not p.protocol for p in own) else []
+    columns += [np.array([float(p.protocol == kind) for p in own]) for kind in kinds]
+    found = [float(value) for value in least_relative(np.stack(columns, 1), np.array([p.ttft for p in own]))]
+    return Constants(found[0], found[1], found[2], dict(zip(kinds, found[3:], strict=True)), level, levels,
                      len({p.family for p in own}), len(own))
 
 
@@ -124,7 +121,7 @@ def points_of(rows: Sequence[tuple[sr.Row, sr.Case, sr.Simulated]]) -> list[Poin
         _, one, made = group[0]
         ttft, tpot = (float(np.median([float(row[name]) for row, _, _ in group])) / 1e3
                       for name in ("ttft_ms", "tpot_ms"))
-        out.append(Point(one.family, one.backend, one.where.device.key, one.recipe.protocol not in UNPUBLISHED,
+        out.append(Point(one.family, one.backend, one.where.device.key, sr.kind_of(one.recipe),
                          one.traffic.concurrency or 1, made.ttft, made.tpot, ttft, tpot))
     return out
 
@@ -186,10 +183,11 @@ def written(kind: str, points: Sequence[Point]) -> Iterator[str]:
         head = f"{kind}.all" if not without else f"{kind}.without.{json.dumps(without)}"
         for engine, found in fit(kept).items():
             yield f"[{head}.{engine}]"
-            for name in ("scale", "steps", "constant", "other", "level"):
+            for name in ("scale", "steps", "constant", "level"):
                 yield f"{name} = {getattr(found, name):.5g}"
-            levels = ", ".join(f"{device} = {value:.3f}" for device, value in found.levels.items())
-            yield f"levels = {{ {levels} }}"
+            for name in ("protocols", "levels"):
+                pairs = ", ".join(f"{key} = {value:.4f}" for key, value in getattr(found, name).items())
+                yield f"{name} = {{ {pairs} }}"
             yield f"families = {found.families}\npoints = {found.points}\n"
         made = spread(left_out(points, frozenset({without} if without else ())))
         yield f"[{head}.spread]"

@@ -130,6 +130,11 @@ def case(row: Row, *, tables: bool = True) -> Case:
                 here, recipe)
 
 
+def kind_of(recipe: Recipe) -> str:
+    """Of its protocol: "other" where nobody has stated it, "cold" where kernels are compiled inside the run."""
+    return {"gap": "other", "fixed": "other", "InferenceX, before warm-ups": "cold"}.get(recipe.protocol, "")
+
+
 def _recipe(row: Row) -> Recipe:
     """What is public about the run. Raises InputError for rows whose workers are not counted."""
     mode = row["mode"]

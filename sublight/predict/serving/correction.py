@@ -48,12 +48,12 @@ def rows() -> Mapping[str, Any]:
 
 def correction(
     engine: str, device: str, *, users: int = 32, tables: bool = True, family: str | None = None,
-    published: bool = True,
+    protocol: str = "",
 ) -> Correction:
     """For an engine on a device (its key in the catalog).
 
-    tables: operator times come from measured tables. family: constants that have seen no model of it. published: the
-    protocol of the run is known; else the constant of those that are not.
+    tables: operator times come from measured tables. family: constants that have seen no model of it. protocol: of the
+    run, where more is known to come on top: "other" where nobody has stated it, "cold" where kernels are compiled in it.
     """
     kind = rows().get("tables" if tables else "constants", {})
     found = kind.get("without", {}).get(family) if family else None
@@ -66,7 +66,7 @@ def correction(
     load = sum(users > bound for bound in LOADS)
     wider = 1.0 if known else spread["unknown_device"]
     return Correction(
-        scale=row["scale"], steps=row["steps"], constant=row["constant"] + (0.0 if published else row["other"]),
+        scale=row["scale"], steps=row["steps"], constant=row["constant"] + row["protocols"].get(protocol, 0.0),
         level=exp(row["levels"].get(device, row["level"])), ttft=_scaled(spread["ttft"][load], wider),
         tpot=_scaled(spread["tpot"][load], wider),
         basis=f"{row['families']} families of models measured end to end on {engine}"
