@@ -7,6 +7,7 @@ hold the projections too, are not used: their parts are operators of their own h
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from math import log
 
@@ -16,12 +17,16 @@ from sublight.models.step import Batch
 from sublight.ops.attention import Attention
 from sublight.predict.machine import Machine
 from sublight.predict.operators import attention, measured, silicon
-from sublight.predict.operators.fitted import Fitted, fitted, nearest
+from sublight.predict.operators.fitted import LIBRARIES, Fitted, fitted, nearest
 
 RANK, ROPE, NOPE, VALUES = 512, 64, 128, 128         # DeepSeek-V3, whose kernels were measured
 CHOSEN = 2048                                        # keys a query reads in the sparse tables (DeepSeek-V3.2, GLM-5)
 TABLES = {"decode": ("mla", "generation_mla_perf", "step"), "prefill": ("mla", "context_mla_perf", "isl"),
           "sparse": ("sparse_attention", "glm5_dsa_attn_module_perf", "isl")}
+# SGLang's tables on Hopper hold another operator: prefill was absorbed (3.4 times the products of what the engine runs),
+# and with an fp8 cache decode converted the whole pool. Either is seen by how long large points take over a sibling's.
+SLOWER = 2.0
+SIBLING = 0.10                           # ln spread more for another library's kernel: bench/fit_attention.py, modules
 KEYS = ("num_heads", "kv_cache_dtype")
 FORMS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8"}
 
@@ -49,9 +54,13 @@ def ours(op: Attention, where: Machine) -> tuple[Fitted, measured.Near | None]:
     if constants is None:
         raise InputError("latent attention: expected constants in catalog/operators, got none; bench/fit_attention.py "
                          "writes them")
-    if not where.tables or op.backward or not silicon.available():
+    if not where.tables or op.backward or not silicon.available() or constants.device != where.device.key:
         return constants, None
-    return constants, _surface(where.device.key, where.library, where.version, phase(op), op.heads, op.kv)
+    version = where.version if constants.library == where.library else None
+    near = _surface(constants.device, constants.library, version, phase(op), op.heads, op.kv)
+    if near is not None and constants.library != where.library:
+        near = replace(near, spread=near.spread + SIBLING)
+    return constants, near
 
 
 def as_op(kind: str, heads: int, kv: str, b: int, x: int) -> Attention:
@@ -68,10 +77,27 @@ def as_op(kind: str, heads: int, kv: str, b: int, x: int) -> Attention:
                      kv_width=RANK + ROPE, sequences=b, chosen=CHOSEN)
 
 
-def measured_points(
-    device: str, library: str, version: str | None, kind: str,
-) -> dict[tuple[int, str], dict[tuple[float, float], float]]:
-    """(heads, format of the cache) -> (B, n or L) -> seconds."""
+Points = dict[tuple[int, str], dict[tuple[float, float], float]]
+
+
+@lru_cache(maxsize=64)
+def measured_points(device: str, library: str, version: str | None, kind: str) -> Points:
+    """(heads, format of the cache) -> (B, n or L) -> seconds, without formats whose kernel was another one."""
+    own = all_points(device, library, version, kind)
+    others = [all_points(device, other, None, kind) for other in LIBRARIES if other != library]
+    doubted = {kv for kv in {key[1] for key in own} if any(slower(own, other, kv) > SLOWER for other in others)}
+    return {key: points for key, points in own.items() if key[1] not in doubted}
+
+
+def slower(own: Points, other: Points, kv: str) -> float:
+    """How many times longer the larger half of the points takes, in the middle; 0 where none is common."""
+    common = sorted((value, value / other[key][at]) for key, points in own.items() if key[1] == kv and key in other
+                    for at, value in points.items() if at in other[key])
+    ratios = sorted(ratio for _, ratio in common[len(common) // 2:])
+    return ratios[len(ratios) // 2] if ratios else 0.0
+
+
+def all_points(device: str, library: str, version: str | None, kind: str) -> Points:
     family, name, axis = TABLES[kind]
     for table in measured.tables(device, family, library, name, version, KEYS):
         found = {}
