@@ -1,5 +1,4 @@
-"""Fit the constants of dense operators from AIConfigurator's measured tables; print how well they describe shapes that
-they were not fitted on.
+"""Score the constants of matrix products on AIConfigurator's measured tables, or fit them again (--write).
 
     pip install "sublight[silicon]" scipy
     python bench/fit_operators.py [--write] [--report] [--only h200,b200]
@@ -7,8 +6,8 @@ they were not fitted on.
 For each (device, library, number format): rows of the table; median error on held-out (n, k) shapes of the pure
 roofline, of the nearest measured neighbour (its share of the roofline, at the same m) and of the constants; 90th
 percentile; with the tables, the same shapes through their neighbours' ratios. Then each device through constants
-carried over from the others. Constants are fitted on the shapes that are not held out, and shipped so.
---report: tables and rows that are rejected.
+carried over from the others. Constants are fitted on the shapes that are not held out, and shipped so. --report: tables
+and rows that are rejected.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ from sublight.device import by_key
 from sublight.predict.operators import constants as shipped
 from sublight.predict.operators import curves
 from sublight.predict.operators.curves import FORMS, rates
-from sublight.predict.operators.doubtful import MOST_STEPS, floor, host_bound, steady
+from sublight.predict.operators.doubtful import MOST_STEPS, copied, floor, host_bound, steady
 from sublight.predict.operators.silicon import BACKENDS, MILLISECOND, SYSTEMS, table, versions
 from sublight.predict.operators.tiles import Rows, Tiled
 
 HERE = Path(__file__).parent.parent / "sublight" / "catalog" / "operators" / "dense.toml"
-FITTED, SCORED = 1500, 5000              # rows of a table
+FITTED, SCORED, THROUGH = 1500, 5000, 1000      # rows of a table
+PREDICTORS = ("roofline", "neighbour", "ours", "tables")
 FEWEST = 50                              # (n, k) shapes of a table that is used
 # name: (lower bound, upper bound, start, logarithmic). A smaller p or a larger shrink would fit half a point better,
 # but charge memory's time to the tensor cores where a few rows are multiplied: what-ifs would be wrong.
@@ -181,22 +181,29 @@ def quantise_floor(one: Table) -> float:
     return sum(lows) * MILLISECOND
 
 
-def scored(one: Table, tiled: Tiled) -> dict[str, float]:
-    """Errors in per cent on held-out shapes, all of their rows."""
+def scored(one: Table, tiled: Tiled) -> tuple[dict[str, float], dict[str, Any]]:
+    """Figures, and errors by predictor, on held-out shapes, all of their rows."""
     pick = picked(held_out(one.n, one.k), SCORED)
     measured, modelled = one.seconds[pick], one.rows(pick).seconds(tiled, *one.rates)
     small = one.m[pick] <= shipped.SMALL
     found = shipped.Dense(tiled, 0, 0, "constants", "", one.device, one.library, one.form)
-    through = picked(held_out(one.n, one.k), 1500)
+    through = picked(held_out(one.n, one.k), THROUGH)
+    errors = {"roofline": error(one.roofline(pick), measured), "neighbour": error(neighbour(one, pick), measured),
+              "ours": error(modelled, measured), "tables": error(between(one, found, through), one.seconds[through])}
     return {
-        "roofline": 100 * float(np.median(error(one.roofline(pick), measured))),
-        "neighbour": 100 * float(np.median(error(neighbour(one, pick), measured))),
-        "median": 100 * float(np.median(error(modelled, measured))),
-        "p90": 100 * float(np.quantile(error(modelled, measured), 0.9)),
-        "between": 100 * float(np.median(error(between(one, found, through), one.seconds[through]))),
+        "median": percent(errors["ours"]), "p90": 100 * float(np.quantile(errors["ours"], 0.9)),
         "spread_small": spread(modelled[small], measured[small]),
         "spread_large": spread(modelled[~small], measured[~small]),
-    }
+    }, errors
+
+
+def percent(errors: Any) -> float:
+    """Their median."""
+    return 100 * float(np.median(errors))
+
+
+def columns_of(errors: Mapping[str, Any]) -> str:
+    return "".join(f"{percent(errors[name]):9.1f}" for name in PREDICTORS)
 
 
 def rejections(found: list[Table]) -> dict[tuple[str, str, str], str]:
@@ -215,6 +222,35 @@ def rejections(found: list[Table]) -> dict[tuple[str, str, str], str]:
                 reasons.setdefault(library, f"{lost:.0%} of rows slower than larger products")
         out.update({(device, library, form): reason for library, reason in reasons.items()})
     return out
+
+
+# Tables of traffic: (name, column of times, columns that make a row's key).
+TRAFFIC = (
+    ("wideep_deepep_normal_perf", "dispatch_transmit_us", ("node_num", "hidden_size", "num_token", "dispatch_sms")),
+    ("wideep_deepep_ll_perf", "dispatch_avg_t_us", ("node_num", "hidden_size", "num_token", "num_experts")),
+    ("custom_allreduce_perf", "latency", ("num_gpus", "message_size", "kernel_source")),
+)
+
+
+def traffic_report() -> Iterator[str]:
+    """Tables of traffic that are another GPU's or another version's, and those that mix graph and eager launches."""
+    for name, column, key in TRAFFIC:
+        seen: list[tuple[str, Any]] = []
+        for device, folder in SYSTEMS.items():
+            for library in BACKENDS:
+                for version in versions(folder, "comm", library, name):
+                    columns = table(device, "comm", library, name, version)
+                    if columns is None or column not in columns:
+                        continue
+                    order = np.lexsort([columns[part] for part in key if part in columns])
+                    times, title = columns[column][order], f"{device} {library} {version}"
+                    same = [other for other, theirs in seen if copied(times, theirs)]
+                    seen.append((title, times))
+                    eager = np.char.find(columns["kernel_source"], "eager") >= 0
+                    if same:
+                        yield f"{name}: {title} is {same[0]}'s measurement"
+                    if 0 < eager.mean() < 1:
+                        yield f"{name}: {title}: {eager.mean():.0%} of rows launched eagerly, kept apart"
 
 
 def line(tiled: Tiled, score: Mapping[str, float]) -> str:
@@ -264,42 +300,62 @@ def main() -> None:
             lost, reason = 1 - one.keep.mean(), bad.get((one.device, one.library, one.form))
             print(f"{one.device:14} {one.library:7} {one.form:13} {len(one.m):6} rows, {lost:5.1%} slower than a larger"
                   f" product{'   REJECTED: ' + reason if reason else ''}")
+        print("\n".join(traffic_report()))
         return
     lines: dict[tuple[str, str], list[str]] = {}
+    by_device: dict[tuple[str, str], list[dict[str, Any]]] = {}
     print("median error in per cent on held-out shapes")
-    print(f"{'device':14} {'library':7} {'format':13} {'rows':>6} {'roofline':>8} {'neighb.':>8} {'ours':>6} {'p90':>6}"
-          f" {'tables':>6}")
+    print(f"{'device':14} {'library':7} {'format':13} {'rows':>6}" + "".join(f"{name:>9}" for name in PREDICTORS)
+          + "      p90 of ours")
     for one in found:
         key, section = (one.device, one.library, one.form), lines.setdefault((one.device, one.library), [])
         if key in bad:
             section.append(f'{one.form} = {{ rejected = "{bad[key]}" }}')
             print(f"{one.device:14} {one.library:7} {one.form:13} {len(one.m):6} rejected: {bad[key]}")
             continue
-        tiled = fit(one)
-        held = max(0.0, min(quantise_floor(one), tiled.fixed - 1.5e-6))
-        tiled = rounded(replace(tiled, fixed=tiled.fixed - held, quantise_fixed=held))
-        score = scored(one, tiled)
-        section.append(f"{one.form} = {{ {line(tiled, score)} }}")
-        print(f"{one.device:14} {one.library:7} {one.form:13} {len(one.m):6} {score['roofline']:8.1f} "
-              f"{score['neighbour']:8.1f} {score['median']:6.1f} {score['p90']:6.1f} {score['between']:6.1f}",
+        tiled = fresh(one) if options.write else shipped.dense(by_key(one.device), one.library, one.form).tiled
+        figures, errors = scored(one, tiled)
+        section.append(f"{one.form} = {{ {line(tiled, figures)} }}")
+        by_device.setdefault((one.device, "bf16" if one.form == "bf16" else "quantised"), []).append(errors)
+        print(f"{one.device:14} {one.library:7} {one.form:13} {len(one.m):6}{columns_of(errors)}{figures['p90']:9.1f}",
               flush=True)
     if options.write and not options.only:
-        version = {(one.device, one.library): one.version for one in found}
-        HERE.write_text(HEAD + "".join(
-            f'\n[{device}.{library}]\nsource = "fitted on aiconfigurator-core 0.12.0, gemm, {library} '
-            f'{version[device, library]}"\n' + "\n".join(section) + "\n"
-            for (device, library), section in lines.items()), "utf-8")
-        shipped._files.cache_clear()
-        shipped._own.cache_clear()
+        write(found, lines)
+    print("\nall libraries of a device")
+    for (device, kind), all_errors in by_device.items():
+        together = {name: np.concatenate([errors[name] for errors in all_errors]) for name in PREDICTORS}
+        print(f"{device:14} {kind:21} {'':6}{columns_of(together)}")
+    held_out_devices(found, bad)
+
+
+def fresh(one: Table) -> Tiled:
+    """Fitted, as the file will have it, with what quantisation costs taken out of the fixed part."""
+    tiled = fit(one)
+    held = max(0.0, min(quantise_floor(one), tiled.fixed - 1.5e-6))
+    return rounded(replace(tiled, fixed=tiled.fixed - held, quantise_fixed=held))
+
+
+def write(found: list[Table], lines: Mapping[tuple[str, str], list[str]]) -> None:
+    version = {(one.device, one.library): one.version for one in found}
+    HERE.write_text(HEAD + "".join(
+        f'\n[{device}.{library}]\nsource = "fitted on aiconfigurator-core 0.12.0, gemm, {library} '
+        f'{version[device, library]}"\n' + "\n".join(section) + "\n"
+        for (device, library), section in lines.items()), "utf-8")
+    shipped._files.cache_clear()
+    shipped._own.cache_clear()
+
+
+def held_out_devices(found: list[Table], bad: Mapping[tuple[str, str, str], str]) -> None:
+    """Each device by the constants of the others."""
     print("\none device held out, its times by constants carried over from the others (median error in per cent)")
     pooled = []
     for device in {one.device: 0 for one in found}:
         mine = [(one, *carried(one)) for one in found
                 if one.device == device and (one.device, one.library, one.form) not in bad]
         pooled += [error(modelled, measured) for _, modelled, measured in mine]
-        print(f"{device:14} {100 * np.median(np.concatenate([error(a, b) for _, a, b in mine])):5.1f}   " + "  ".join(
-            f"{one.library} {one.form} {100 * np.median(error(a, b)):.1f}" for one, a, b in mine))
-    print(f"all            {100 * np.median(np.concatenate(pooled)):5.1f}")
+        print(f"{device:14} {percent(np.concatenate([error(a, b) for _, a, b in mine])):5.1f}   " + "  ".join(
+            f"{one.library} {one.form} {percent(error(a, b)):.1f}" for one, a, b in mine))
+    print(f"all            {percent(np.concatenate(pooled)):5.1f}")
 
 
 if __name__ == "__main__":

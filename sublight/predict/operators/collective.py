@@ -42,6 +42,11 @@ KNOTS = 2
 COPIES, WIDTH, EXPERTS = 8, 7168, 256
 LOW_LATENCY = 256                        # tokens of a rank, up to which engines take DeepEP's low-latency kernels
 SPREAD_TABLE = 0.05
+# Tables of all-reduces that are another library's measurement: bench/fit_operators.py --report.
+COPIED = {("l40s", "trtllm")}
+# Base latency of an engine's all-reduces over that of all three together, on Hopper and Blackwell: medians of graph
+# rows up to 32 KiB, 2 to 8 ranks, H100 to GB300 (aiconfigurator-core 0.12.0, comm). On A100 all three agree.
+BASES = {"vllm": 1.38, "sglang": 0.85, "trtllm": 0.95}
 SPREAD_UNKNOWN = 0.7
 
 
@@ -117,7 +122,7 @@ def _expected(
     inside = group <= cluster.domain
     if where.library in ENGINES and cluster.node.links:
         if collective == "all_reduce" and inside and nbytes <= LARGEST:
-            found = _custom(group, nbytes, cluster)
+            found = _custom(group, nbytes, cluster, where.library)
             if found is not None:
                 return found
         if collective == "all_to_all":
@@ -135,7 +140,7 @@ def _expected(
         return _link_bound(Message(collective, group, nbytes), cluster)
 
 
-def _custom(group: int, nbytes: int, cluster: Cluster) -> Expected | None:
+def _custom(group: int, nbytes: int, cluster: Cluster, library: str) -> Expected | None:
     """The faster of one-shot and two-shot; of a device that was not measured, the nearest one's, at its own links."""
     device = cluster.node.device
     key, shots = nearest_shots(cluster)
@@ -145,6 +150,7 @@ def _custom(group: int, nbytes: int, cluster: Cluster) -> Expected | None:
     slower = donor / own if own else 1.0
     base, moving = min((parts(shots, kind=kind, ranks=group, nbytes=nbytes) for kind in ("one-shot", "two-shot")),
                        key=lambda part: part[0] + part[1] * slower)
+    base *= BASES[library] if (device.capability or (9, 0)) >= (9, 0) else 1.0
     moving, width = moving * slower, shots.width + (0.0 if key == device.key else 0.25)
     seconds = base + moving
     return Expected(seconds, seconds * exp(-width), seconds * exp(width), {"base latency": base, "NVLink": moving},
@@ -219,7 +225,7 @@ def _table_ratio(op: ops.Communication, nbytes: int, knot: Knot, where: Machine)
 def graph_rows(device: str, library: str, group: int) -> tuple[list[float], list[float]]:
     """(bytes, seconds) of the all-reduces that a CUDA graph launched: eager ones hold the host's launch."""
     columns = silicon.table(device, "comm", library, "custom_allreduce_perf")
-    if columns is None:
+    if columns is None or (device, library) in COPIED:
         return [], []
     rows: dict[float, float] = {}
     for ranks, elements, ms, source in zip(columns["num_gpus"].tolist(), columns["message_size"].tolist(),
