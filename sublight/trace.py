@@ -154,6 +154,7 @@ class Recording:
     memory: bool | None = None
     backend: str | None = None                 # of torch.distributed
     tool: str = "torch.profiler"               # or "nsys": what to capture next is said in its words
+    versions: tuple[tuple[str, str], ...] = () # (what, version): CUDA, its driver, CUPTI, NCCL
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -241,7 +242,8 @@ def _joint_recording(parts: list[Recording]) -> Recording:
         return any(said) if said else None
 
     return Recording(flag("shapes"), flag("stacks"), flag("memory"),
-                     next((part.backend for part in parts if part.backend), None), parts[0].tool)
+                     next((part.backend for part in parts if part.backend), None), parts[0].tool,
+                     next((part.versions for part in parts if part.versions), ()))
 
 
 def in_order(table: Any) -> Any:

@@ -44,7 +44,7 @@ from sublight.explain.window import OutsideError, Window, chosen
 from sublight.finding import Finding
 from sublight.trace import Trace
 
-__all__ = ["Asked", "Explained", "Explanation", "Finding", "View", "explain"]
+__all__ = ["Asked", "Explained", "Explanation", "Finding", "View", "explain", "views_of"]
 
 
 USUAL_WHAT_IFS_UP_TO = 20_000        # activities: each question replays the window
@@ -100,25 +100,7 @@ def explain(
     Raises InputError where a trace has nothing to account for, or lacks the window that was asked for.
     """
     several = (traces,) if isinstance(traces, Trace) else tuple(traces)
-    wanted = Window.parse(window) if isinstance(window, str) else window
-    views: list[View] = []
-    outside: list[OutsideError] = []
-    for trace in several:
-        try:
-            views += (
-                _thread_views(trace, wanted, len(several)) if trace.cpu_only
-                else _device_views(trace, wanted, device, len(several))
-            )
-        except OutsideError as error:              # other ranks may have been at work for longer
-            outside.append(error)
-    if outside and not views:
-        raise outside[0]
-    if not views:
-        names = ", ".join(f for t in several for f in t.quality.files)
-        raise InputError(
-            f"{names}: no device activity and no operators to account for; record with "
-            "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
-        )
+    views = views_of(several, window=window, device=device)
     ranks = ranks_of(views) if len(several) > 1 else None
     explained = []
     for view in views:
@@ -132,6 +114,32 @@ def explain(
         played, answers = _replayed(held, what_ifs)
         explained.append(Explained(held, tuple(found), played, answers))
     return Explanation(tuple(explained), several, ranks, find_ranks(ranks) if ranks is not None else ())
+
+
+def views_of(
+    traces: Sequence[Trace], *, window: Window | str = "default", device: Device | None = None,
+) -> list[View]:
+    """Each device's view, before anything is found in it. Raises InputError as explain does."""
+    wanted = Window.parse(window) if isinstance(window, str) else window
+    views: list[View] = []
+    outside: list[OutsideError] = []
+    for trace in traces:
+        try:
+            views += (
+                _thread_views(trace, wanted, len(traces)) if trace.cpu_only
+                else _device_views(trace, wanted, device, len(traces))
+            )
+        except OutsideError as error:              # other ranks may have been at work for longer
+            outside.append(error)
+    if outside and not views:
+        raise outside[0]
+    if not views:
+        names = ", ".join(f for t in traces for f in t.quality.files)
+        raise InputError(
+            f"{names}: no device activity and no operators to account for; record with "
+            "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+        )
+    return views
 
 
 def _transfers(view: View, ranks: Ranks) -> dict[int, int]:

@@ -102,6 +102,11 @@ def op_calls(trace: Trace, links: Links, limits: Limits | None = None) -> OpCall
     return OpCalls(tuple(calls), of_activity)
 
 
+def innermost_operators(trace: Trace, links: Links) -> I32:
+    """Per activity the innermost operator that launched it, as a row of Trace.ops; -1 where none is known."""
+    return _innermost(trace, links, _parents(trace))
+
+
 # ---- which operator ---------------------------------------------------------------------------------------------
 
 

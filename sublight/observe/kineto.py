@@ -161,7 +161,7 @@ def _finish(columns: Columns, tally: Tally, damage: Damage, name: str) -> Trace:
         recording=Recording(
             shapes=columns.saw_shapes or metadata.flag(head.record_shapes) or (False if len(ops.ts_ns) else None),
             stacks=columns.saw_stacks or metadata.flag(head.with_stack) or (False if len(ops.ts_ns) else None),
-            memory=metadata.flag(head.profile_memory), backend=backend,
+            memory=metadata.flag(head.profile_memory), backend=backend, versions=metadata.versions(head),
         ),
         quality=Quality(
             files=(name,), text_bytes=damage.bytes_read, events=columns.events, kept=kept,

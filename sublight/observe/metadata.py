@@ -31,6 +31,9 @@ class Head(msgspec.Struct):
     record_shapes: Any = None
     with_stack: Any = None
     profile_memory: Any = None
+    cuda_runtime_version: Any = None
+    cuda_driver_version: Any = None
+    cupti_version: Any = None
 
 
 def flag(value: Any) -> bool | None:
@@ -81,6 +84,19 @@ def devices(properties: Any) -> dict[int, DeviceInfo]:
             capability=(major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
         )
     return out
+
+
+def versions(head: Head) -> tuple[tuple[str, str], ...]:
+    """(what, version) of the software below the run, each as it is usually written: ("CUDA driver", "12.9")."""
+    info = head.distributedInfo if isinstance(head.distributedInfo, dict) else {}
+    numbered = (("CUDA runtime", head.cuda_runtime_version), ("CUDA driver", head.cuda_driver_version))
+    out = [(what, f"{n // 1000}.{n % 1000 // 10}") for what, value in numbered if (n := _positive(value))]
+    if (cupti := _positive(head.cupti_version)) is not None:
+        out.append(("CUPTI", str(cupti)))
+    nccl = info.get("nccl_version")
+    if isinstance(nccl, str) and re.fullmatch(r"\d{1,3}(\.\d{1,5}){1,3}", nccl):
+        out.append(("NCCL", nccl))
+    return tuple(out)
 
 
 def _positive(value: Any) -> int | None:

@@ -1,0 +1,196 @@
+"""This file knows about changes: what became of each kernel and each gap between two typical steps, as a partition of
+their keys, so that changes sum to the difference.
+
+    both have it, runs a step differ          more runs, fewer runs
+    both have it, a run takes longer          slower, faster; kernels of one family that did so are one change
+    both have it, its runs last as before     more exposed, less exposed: it owns more or less (what runs beside it)
+    only one has it                           new, gone, or replaced where others took its place (match.py)
+    idle                                      longer gap, shorter gap, before the kernel that ends it
+    each too small to be shown                other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sublight.budget import EXPOSED_COPIES, GROUPS
+from sublight.guard.match import MOVED, swaps
+from sublight.guard.member import Key
+from sublight.guard.typical import Entry, Typical
+from sublight.observe.kernel_name import classify
+
+SHOWN = 0.005                            # of the sum of all changes' sizes: a smaller one is among the others
+BY_DURATION = 0.5                        # of what it owns more: its own runs take longer, it is not what runs beside it
+OPPOSITE = {
+    "slower": "faster", "more runs": "fewer runs", "new": "gone", "more exposed": "less exposed",
+    "longer gap": "shorter gap", "replaced": "replaced", "other": "other",
+}
+OPPOSITE |= {after: before for before, after in OPPOSITE.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """One side of a change, of a step. each_ns: duration of one run."""
+
+    ns: int
+    runs: float
+    each_ns: float
+    bound_ns: int | None                 # None: not all of it has a known bound
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """B less A of some keys. names: of the kernels, by what each side spends in them; of a gap: what ends it."""
+
+    kind: str
+    group: str                           # "compute", "communication", "copies" or "idle"
+    family: str                          # library and family of the kernels, or the cause of the gap
+    operators: tuple[str, ...]
+    before_names: tuple[str, ...]
+    after_names: tuple[str, ...]
+    ns: int
+    before: Amount
+    after: Amount
+    scatter_ns: float | None             # standard error of ns from the repetitions of both; None: one has only one
+    keys: tuple[Key, ...]
+
+    @property
+    def ratio(self) -> float | None:
+        """Duration of one run, B over A."""
+        return self.after.each_ns / self.before.each_ns if self.before.each_ns and self.after.each_ns else None
+
+    @property
+    def doubtful(self) -> bool:
+        """Could the repetitions' own scatter explain it?"""
+        return self.scatter_ns is not None and abs(self.ns) < 2 * self.scatter_ns
+
+
+def changes(a: Typical, b: Typical) -> tuple[Change, ...]:
+    """Every change, largest first; those too small to be shown are put together by their part, last."""
+    keys = sorted({*a.entries, *b.entries})
+    groups = _Groups(a, b, keys)
+    found = [groups.change(kind, members) for kind, members in groups.partition()]
+    size = sum(abs(change.ns) for change in found)
+    shown = [change for change in found if change.ns and abs(change.ns) >= SHOWN * size]
+    kept = {id(change) for change in shown}
+    rest: dict[str, list[Key]] = {}
+    for change in found:
+        if id(change) not in kept:
+            for key in change.keys:
+                rest.setdefault(key.part, []).append(key)
+    others = [groups.change("other", members) for members in rest.values()]
+    others = [change for change in others if change.ns]
+    return tuple(sorted(shown, key=_order) + sorted(others, key=_order))
+
+
+def _order(change: Change) -> tuple[int, str, tuple[Key, ...]]:
+    return -abs(change.ns), change.kind, change.keys
+
+
+class _Groups:
+    """The keys of two typical steps, put together by what became of them."""
+
+    def __init__(self, a: Typical, b: Typical, keys: Sequence[Key]) -> None:
+        self.a, self.b, self.keys = a, b, keys
+        self.swapped: dict[str, int] = {}
+        for number, names in enumerate(swaps(_runs(a), _runs(b), _sequence(a), _sequence(b))):
+            self.swapped |= dict.fromkeys(names, number)
+
+    def partition(self) -> list[tuple[str, list[Key]]]:
+        """(kind, keys) of every change; each key is in one of them."""
+        subjects: dict[tuple[object, ...], list[Key]] = {}
+        for key in self.keys:
+            subjects.setdefault(self._subject(key), []).append(key)
+        families: dict[tuple[str, ...], list[Key]] = {}
+        out: list[tuple[str, list[Key]]] = []
+        for keys in subjects.values():
+            kind = self._kind(keys)
+            if kind in ("slower", "faster"):
+                families.setdefault((kind, GROUPS[keys[0].part], *_family(keys[0].name)), []).extend(keys)
+            else:
+                out.append((kind, keys))
+        return out + [(kind, keys) for (kind, *_), keys in families.items()]
+
+    def _subject(self, key: Key) -> tuple[object, ...]:
+        """Keys of one subject change together. A kernel that is hidden here and exposed there is one; a gap is one
+        whatever its causes."""
+        swap = self.swapped.get(key.name)
+        if key.idle:
+            return ("gap", swap) if swap is not None else ("gap", key.operator, key.name)
+        return ("swap", swap) if swap is not None else ("runs", key.operator, key.name)
+
+    def _kind(self, keys: Sequence[Key]) -> str:
+        before, after = self._amount(self.a, keys), self._amount(self.b, keys)
+        if keys[0].idle:
+            return "longer gap" if after.ns >= before.ns else "shorter gap"
+        if keys[0].name in self.swapped:
+            return "replaced"
+        if not before.runs or not after.runs:
+            return "new" if after.runs else "gone"
+        if abs(after.runs - before.runs) > MOVED * max(before.runs, after.runs):
+            return "more runs" if after.runs > before.runs else "fewer runs"
+        owned = after.ns - before.ns
+        spent = after.each_ns * after.runs - before.each_ns * before.runs
+        if owned and spent / owned >= BY_DURATION:
+            return "slower" if owned > 0 else "faster"
+        return "more exposed" if owned >= 0 else "less exposed"
+
+    def change(self, kind: str, keys: Sequence[Key]) -> Change:
+        """The change of these keys."""
+        before, after = self._amount(self.a, keys), self._amount(self.b, keys)
+        scatter = [entry.scatter_ns for side in (self.a, self.b) for key in keys
+                   if (entry := side[key]).runs or entry.ns]
+        known = [s for s in scatter if s is not None]
+        idle = keys[0].idle
+        family = keys[0].part if idle or kind == "other" else " · ".join(x for x in _family(self._longest(keys)) if x)
+        if idle and kind != "other":
+            family = ", ".join(dict.fromkeys(key.part.removeprefix("idle: ") for key in sorted(keys, key=self._size)))
+        return Change(
+            kind, GROUPS[keys[0].part], family, tuple(dict.fromkeys(key.operator for key in keys if key.operator)),
+            self._names(self.a, keys), self._names(self.b, keys), after.ns - before.ns, before, after,
+            sum(s * s for s in known) ** 0.5 if known and len(known) == len(scatter) else None, tuple(sorted(keys)))
+
+    def _size(self, key: Key) -> tuple[int, Key]:
+        return -abs(self.b[key].ns - self.a[key].ns), key
+
+    def _longest(self, keys: Sequence[Key]) -> str:
+        return max(keys, key=lambda key: (self.a[key].ns + self.b[key].ns, key)).name
+
+    @staticmethod
+    def _names(side: Typical, keys: Sequence[Key]) -> tuple[str, ...]:
+        spent: dict[str, float] = {}
+        for key in keys:
+            entry = side[key]
+            if entry.runs or entry.ns:
+                spent[key.name] = spent.get(key.name, 0.0) + entry.spent_ns
+        return tuple(sorted(spent, key=lambda name: (-spent[name], name)))
+
+    @staticmethod
+    def _amount(side: Typical, keys: Iterable[Key]) -> Amount:
+        entries: list[Entry] = [side[key] for key in keys]
+        ns, runs = sum(e.ns for e in entries), sum(e.runs for e in entries)
+        bound, known = sum(e.bound_ns for e in entries), sum(e.known_ns for e in entries)
+        spent = sum(e.spent_ns for e in entries)
+        bounded = known > 0 and abs(known - ns) <= 1 + ns // 100
+        return Amount(ns, runs, spent / runs if runs else 0.0, bound if bounded else None)
+
+
+def _runs(side: Typical) -> dict[tuple[str, str], float]:
+    out: dict[tuple[str, str], float] = {}
+    for key, entry in side.entries.items():
+        if not key.idle and key.part != EXPOSED_COPIES:
+            out[key.operator, key.name] = out.get((key.operator, key.name), 0.0) + entry.runs
+    return out
+
+
+def _sequence(side: Typical) -> tuple[tuple[str, str], ...]:
+    return side.members[0].sequence
+
+
+def _family(name: str) -> tuple[str, str]:
+    """(category, library and family) of a kernel; an operator of a CPU-only run has its name alone."""
+    known = classify(name)
+    if known.rule is None:
+        return name, ""
+    return known.category, " · ".join(dict.fromkeys(x for x in (known.library, known.family) if x)) or known.short

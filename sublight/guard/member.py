@@ -1,0 +1,182 @@
+"""This file knows about one device of a run: what owns each nanosecond of its repetitions, by part, operator, kernel.
+
+    busy   part of the kernel that owns it · operator that launched it · kernel
+    idle   cause · operator that launches what ends the gap · the kernel that ends it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sublight.budget import COMPUTE, GROUPS, PARTS
+from sublight.explain import View
+from sublight.explain.bounds import owned_ns
+from sublight.explain.calls import innermost_operators
+from sublight.explain.links import Links
+from sublight.explain.steps import in_launch_order
+from sublight.explain.timeline import part_of_activity
+from sublight.explain.view import inside
+from sublight.guard.repetitions import Kept, kept
+from sublight.observe.kernel_name import classify
+from sublight.trace import I32, I64, KERNEL, B, Trace
+
+IDLE = np.array([GROUPS[part] == "idle" for part in PARTS])
+MOST_LOOKED_AT = 64                      # repetitions that may lend their sequence
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """What a nanosecond of a step is charged to. operator: "" where none is known."""
+
+    part: str                            # of budget.PARTS
+    operator: str
+    name: str                            # of the kernel or operator; of idle time: of what ends the gap
+
+    @property
+    def idle(self) -> bool:
+        return GROUPS[self.part] == "idle"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Member:
+    """One device. Shapes: keys; by_repetition (keys, repetitions). Sums are over the kept repetitions."""
+
+    label: str
+    rank: int | None
+    view: View
+    kept: Kept
+    keys: tuple[Key, ...]
+    owned_ns: I64                        # sums to the windows
+    spent_ns: I64                        # durations inside the windows, owned or not; of idle time: what is owned
+    runs: I64                            # activities that begin in the windows; of idle time: gaps
+    bound_ns: I64                        # least time of what is owned, where it is known
+    known_ns: I64                        # owned by what has a known bound
+    by_repetition: I64
+    hidden_ns: int                       # communication with compute beside it
+    sequence: tuple[tuple[str, str], ...]    # (operator, name) of one repetition, in launch order
+
+    @property
+    def window_ns(self) -> int:
+        return sum(end - start for start, end in self.kept.windows)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pieces:
+    """Owned stretches or activities, each with its key in parts. Shapes: pieces."""
+
+    part: I32
+    operator: I32                        # index into Trace.names, -1 where unknown
+    name: I32
+    at_ns: I64
+    owned_ns: I64
+    spent_ns: I64
+    run: B                               # counts as one run
+    bound_ns: I64                        # -1: unknown
+
+
+def member(view: View) -> Member:
+    """One device's repetitions by key."""
+    assert view.links is not None
+    which, operator = kept(view), _operators(view, view.links)
+    pieces = [_busy(view, operator, which), _idle(view, operator, which)]
+    budget = view.timeline.budget(which.windows)
+    return grouped(view, which, pieces, budget.communication.hidden_ns, _sequence(view, operator, which))
+
+
+def grouped(
+    view: View, which: Kept, several: Sequence[Pieces], hidden_ns: int, sequence: tuple[tuple[str, str], ...],
+) -> Member:
+    """Pieces summed by key. Their owned time sums to the windows."""
+    part, operator, name, at, owned, spent, run, bound = (
+        np.concatenate([getattr(p, field) for p in several]) for field in Pieces.__slots__)
+    trace, size = view.trace, len(view.trace.names) + 1
+    code = (part.astype(np.int64) * size + operator + 1) * size + name
+    found, index = np.unique(code, return_inverse=True)
+    starts = np.array([start for start, _ in which.windows])
+    repetition = np.maximum(np.searchsorted(starts, at, "right") - 1, 0)
+    table = np.zeros((len(found), len(starts)), np.int64)
+    np.add.at(table, (index, repetition), owned)
+    total = table.sum(axis=1)
+    assert total.sum() == sum(end - start for start, end in which.windows), "the keys do not sum to the windows"
+    keys = [Key(PARTS[c // size // size], _operator(trace, c // size % size - 1), _name(trace, c % size))
+            for c in found.tolist()]
+
+    def summed(values: I64) -> I64:
+        return np.bincount(index, weights=values, minlength=len(found)).astype(np.int64)
+
+    known = bound >= 0
+    rank = "" if trace.rank is None else f"rank {trace.rank}, "
+    return Member(
+        f"{rank}{view.device_label}", trace.rank, view, which, tuple(keys), total, summed(spent), summed(run),
+        summed(np.where(known, bound, 0)), summed(np.where(known, owned, 0)), table, hidden_ns, sequence)
+
+
+def _operator(trace: Trace, index: int) -> str:
+    return trace.names[index] if index >= 0 else ""
+
+
+def _name(trace: Trace, index: int) -> str:
+    return classify(trace.names[index]).name
+
+
+def _busy(view: View, operator: I32, which: Kept) -> Pieces:
+    """Activities inside the windows."""
+    a, trace = view.trace.activities, view.trace
+    part = part_of_activity(trace)
+    assert not isinstance(view.device, str)
+    owned = owned_ns(trace, view.timeline, view.device, part, which.windows)
+    spent = inside(a.ts_ns, a.end_ns, which.windows)
+    rows = np.flatnonzero((a.device == view.device) & (spent > 0))
+    begins = _in_windows(a.ts_ns[rows], which)
+    bound = np.full(len(rows), -1, np.int64)
+    if view.bounds is not None:
+        least = view.bounds.of_activity_ns[rows]
+        share = np.minimum(least * owned[rows] // np.maximum(a.dur_ns[rows], 1), owned[rows])
+        bound = np.where((least >= 0) & (part[rows] < len(COMPUTE)), share, -1)
+    return Pieces(part[rows], operator[rows], a.name[rows], a.ts_ns[rows], owned[rows], spent[rows],
+                  begins, bound)
+
+
+def _idle(view: View, operator: I32, which: Kept) -> Pieces:
+    """Gaps inside the windows, each charged to what ends it."""
+    a, line = view.trace.activities, view.timeline
+    at, starts, ends = line.pieces(which.windows)
+    gap = IDLE[line.owner[at]]
+    at, starts, ends = at[gap], starts[gap], ends[gap]
+    here = np.flatnonzero((a.device == view.device) & (a.dur_ns > 0))
+    next_one = here[np.minimum(np.searchsorted(a.ts_ns[here], starts, "left"), len(here) - 1)]
+    first = np.concatenate([[True], (next_one[1:] != next_one[:-1]) | (line.owner[at[1:]] != line.owner[at[:-1]])])
+    unknown = np.full(len(at), -1, np.int64)
+    return Pieces(line.owner[at], operator[next_one], a.name[next_one], starts, ends - starts,
+                  ends - starts, first[: len(at)], unknown)
+
+
+def _operators(view: View, links: Links) -> I32:
+    """Per activity the name of its innermost operator, -1 where none is known."""
+    row = innermost_operators(view.trace, links)
+    names = np.append(view.trace.ops.name, np.int32(-1))       # the last stands for "none", at index -1
+    out: I32 = names[row]
+    return out
+
+
+def _in_windows(ts_ns: I64, which: Kept) -> B:
+    starts, ends = (np.array(column) for column in zip(*which.windows, strict=True))
+    at = np.searchsorted(starts, ts_ns, "right") - 1
+    out: B = (at >= 0) & (ts_ns < ends[at])
+    return out
+
+
+def _sequence(view: View, operator: I32, which: Kept) -> tuple[tuple[str, str], ...]:
+    """What the repetition with the median number of kernels launches, in order."""
+    assert not isinstance(view.device, str)
+    a, trace = view.trace.activities, view.trace
+    rows = in_launch_order(trace, view.device)
+    rows = rows[a.kind[rows] == KERNEL]
+    ts = a.ts_ns[rows]
+    of_each = [rows[(ts >= start) & (ts < end)] for start, end in which.windows[:MOST_LOOKED_AT]]
+    chosen = sorted(of_each, key=len)[len(of_each) // 2]
+    return tuple((_operator(trace, o), _name(trace, n))
+                 for o, n in zip(operator[chosen].tolist(), a.name[chosen].tolist(), strict=True))

@@ -1,0 +1,43 @@
+"""This file knows about repetitions of one device that can be compared with those of another run.
+
+    steps     ├─ first … last ─┤      ├─ first … last ─┤      ├─ first … last ─┤
+    compared  ├───────────────────────┼────────────────────────┤          from the start of one to that of the next: the
+                                                                          pause between them is part of it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from sublight.explain import View
+from sublight.explain.steps import REPETITION
+
+UNLIKE = 1.5                             # times longer or shorter than the median: set apart, no typical step
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """windows: disjoint, ns, in order. apart: repetitions of other length. words: how they are known."""
+
+    windows: tuple[tuple[int, int], ...]
+    apart: int
+    words: str
+    with_pause: bool                     # does each end where the next one begins?
+
+
+def kept(view: View) -> Kept:
+    """The repetitions of a device. Where it holds one step only, its window; where steps cannot be told, its span."""
+    if view.window != "step":
+        return Kept((view.timeline.span,), 0, f"its whole span: {view.window_reason}", False)
+    windows = [step.window for step in view.steps if step.window is not None]
+    if view.step_kind == REPETITION:
+        whole = windows if windows[-1][1] < view.timeline.span[1] else windows[:-1]   # else the last has no known pause
+    else:
+        whole = [(a[0], b[0]) for a, b in pairwise(windows) if b[0] > a[0]]
+    if not whole:
+        return Kept((windows[0],), 0, view.window_reason, False)
+    usual = median(end - start for start, end in whole)
+    like = tuple(w for w in whole if usual <= UNLIKE * (w[1] - w[0]) and w[1] - w[0] <= UNLIKE * usual)
+    return Kept(like, len(whole) - len(like), view.window_reason, True)

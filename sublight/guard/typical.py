@@ -1,0 +1,123 @@
+"""This file knows about the typical step of a run: the mean over its kept repetitions, in integer nanoseconds by key.
+
+Sums are over the repetitions of all devices of all ranks, then divided: each key is rounded down, and the nanoseconds
+that are left go to the keys with the largest remainders, so that the keys sum to the step. It depends on the run alone:
+differences of typical steps add up over several runs, key by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sublight.device import Device
+from sublight.errors import InputError
+from sublight.explain import views_of
+from sublight.guard.member import Key, Member, member
+from sublight.guard.threads import thread_member
+from sublight.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of a typical step. runs: a step; of idle time the gaps. scatter_ns: standard error of the mean over
+    repetitions, None where there is only one."""
+
+    ns: int = 0
+    spent_ns: float = 0.0                # durations, owned or not
+    runs: float = 0.0
+    bound_ns: int = 0                    # least time of what is owned, where it is known
+    known_ns: int = 0                    # owned by what has a known bound
+    scatter_ns: float | None = None
+
+    @property
+    def each_ns(self) -> float:
+        """Duration of one run."""
+        return self.spent_ns / self.runs if self.runs else 0.0
+
+
+NOTHING = Entry()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Typical:
+    """The typical step of one run."""
+
+    step_ns: int
+    entries: Mapping[Key, Entry]         # sum to step_ns
+    hidden_ns: int                       # communication with compute beside it
+    repetitions: int
+    members: tuple[Member, ...]
+    bounded: bool                        # is the device in the catalog, so that bounds are known at all?
+
+    def __getitem__(self, key: Key) -> Entry:
+        """What is charged to a key; nothing where it is not part of this step."""
+        return self.entries.get(key, NOTHING)
+
+    def step_samples_ns(self) -> tuple[int, ...]:
+        """How long each kept repetition took, device by device."""
+        return tuple(end - start for m in self.members for start, end in m.kept.windows)
+
+
+def typical(traces: Sequence[Trace], *, device: Device | None = None) -> Typical:
+    """The typical step of a run's ranks."""
+    views = views_of(traces, device=device)
+    threads = [view for view in views if view.cpu_only]
+    first = {id(view.trace): view for view in reversed(threads)}          # the busiest thread comes first
+    members = [thread_member(view) if view.cpu_only else member(view) for view in views
+               if not view.cpu_only or first[id(view.trace)] is view]
+    if not any(m.window_ns for m in members):
+        raise InputError("the run takes no time at all; expected a trace with activities that last")
+    repetitions = sum(len(m.kept.windows) for m in members)
+    total = sum(m.window_ns for m in members)
+    step_ns = (2 * total + repetitions) // (2 * repetitions)
+    return Typical(
+        step_ns, _entries(members, repetitions, step_ns), round(sum(m.hidden_ns for m in members) / repetitions),
+        repetitions, tuple(members), any(m.view.bounds is not None for m in members))
+
+
+def _entries(members: Sequence[Member], repetitions: int, step_ns: int) -> dict[Key, Entry]:
+    keys = sorted({key for m in members for key in m.keys})
+    place = {key: i for i, key in enumerate(keys)}
+    sums = {name: np.zeros(len(keys), np.int64) for name in ("owned_ns", "spent_ns", "runs", "bound_ns", "known_ns")}
+    squares, offset = np.zeros(len(keys)), 0
+    for m in members:
+        at = np.array([place[key] for key in m.keys])
+        for name, column in sums.items():
+            np.add.at(column, at, getattr(m, name))
+        np.add.at(squares, at, (m.by_repetition.astype(float) ** 2).sum(axis=1))
+        offset += len(m.kept.windows)
+    owned = shared_out(sums["owned_ns"].tolist(), repetitions, step_ns)
+    scatter = _standard_error(sums["owned_ns"], squares, repetitions)
+    return {
+        key: Entry(owned[i], float(sums["spent_ns"][i]) / repetitions, float(sums["runs"][i]) / repetitions,
+                   round(int(sums["bound_ns"][i]) / repetitions), round(int(sums["known_ns"][i]) / repetitions),
+                   None if scatter is None else float(scatter[i]))
+        for i, key in enumerate(keys)
+    }
+
+
+def _standard_error(total: np.ndarray, squares: np.ndarray, n: int) -> np.ndarray | None:
+    """Of the mean, from the sum and the sum of squares of n values."""
+    if n < 2:
+        return None
+    variance = np.maximum(squares - total.astype(float) ** 2 / n, 0.0) / (n - 1)
+    out: np.ndarray = np.sqrt(variance / n)
+    return out
+
+
+def shared_out(totals: Sequence[int], divisor: int, whole: int) -> list[int]:
+    """Totals divided so that they sum to `whole`: rounded down, then one more for the largest remainders.
+
+    >>> shared_out([10, 10, 10], 4, 8)
+    [3, 3, 2]
+    """
+    out = [total // divisor for total in totals]
+    left = whole - sum(out)
+    by_remainder = sorted(range(len(totals)), key=lambda i: (-(totals[i] % divisor), i))
+    for i in by_remainder[:left]:
+        out[i] += 1
+    assert sum(out) == whole, "the shares do not sum to the step"
+    return out
