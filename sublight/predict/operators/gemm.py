@@ -8,6 +8,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib import resources
+from math import hypot
 
 from sublight import ops
 from sublight.bound import bound
@@ -15,13 +16,16 @@ from sublight.device import Limits
 from sublight.errors import InputError
 from sublight.ops.op import Op, matrix_unit
 from sublight.predict.machine import Machine
-from sublight.predict.operators.constants import SMALL, Dense, batched, dense
+from sublight.predict.operators.constants import SMALL, SPREAD, Dense, batched, dense
 from sublight.predict.operators.curves import SPREAD_BETWEEN, SPREAD_EXACT, Curves, curves
 from sublight.predict.operators.tiles import Product, parts
 from sublight.predict.optime import OpTime, combined, mixed_shares
 from sublight.work import BYTES
 
 NARROW = {"fp8": "int8_weights", "fp4": "int4_weights", "int4": "int4_weights", "int8": "int8_weights"}
+# Formats of A and B that were measured, and from how many elements for a byte of B's scales on.
+MEASURED = {("bf16", "bf16"): 1, ("fp16", "fp16"): 1, ("fp8", "fp8"): 1024, ("fp4", "fp4"): 16, ("int8", "int8"): 1,
+            ("bf16", "int4"): 32, ("bf16", "int8"): 1}
 WIDE = ("bf16", "fp16", "tf32", "fp32", "fp64")
 
 
@@ -46,6 +50,11 @@ def kind(op: ops.Gemm | ops.ScaledGemm, limits: Limits) -> tuple[str, str, str]:
     if form == "fp8":
         return ("fp8" if isinstance(op, ops.Gemm) else "fp8_block"), unit, form
     return "int8", unit, form
+
+
+def _was_measured(a: str, b: str, block: int) -> bool:
+    least = MEASURED.get((a, b))
+    return least is not None and (not block or block >= least)
 
 
 def time(op: Op, where: Machine) -> OpTime:
@@ -77,6 +86,8 @@ def single(op: ops.Gemm | ops.ScaledGemm, where: Machine) -> OpTime:
     constants, table = _known(form, where)
     least = bound(work, limits)
     ratio, spread, basis = _measured(table, product, constants)
+    if not _was_measured(op.a, op.b, block) or (form in NARROW.values() and op.a not in WIDE):
+        spread, basis = hypot(spread, SPREAD["format"]), "transfer"
     return _timed(product, constants, where, unit, ratio, spread, basis, least.seconds if least else 0.0)
 
 
@@ -94,7 +105,10 @@ def _measured(table: Curves | None, product: Product, constants: Dense) -> tuple
     """(ratio, spread, basis)."""
     if table is not None and product.batch == 1 and product.m > 0:
         ratio, exact = table.ratio(product.m, product.n, product.k)
-        return ratio, SPREAD_EXACT if exact else SPREAD_BETWEEN, "table"
+        spread = SPREAD_EXACT if exact else SPREAD_BETWEEN
+        if constants.basis == "transfer":                        # another library's table of this device
+            return ratio, hypot(spread, SPREAD["library"]), "transfer"
+        return ratio, spread, "table"
     return 1.0, constants.spread_small if product.m <= SMALL else constants.spread_large, constants.basis
 
 
