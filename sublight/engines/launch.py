@@ -25,6 +25,15 @@ class Launch:
     notes: tuple[str, ...] = ()
 
     @property
+    def role(self) -> str | None:
+        """"prefill" or "decode" of a worker that does only that; None: it does both, or does not say."""
+        held = dict(self.plan.extra)
+        transfer = held.get("--kv-transfer-config", "")
+        if held.get("--disaggregation-mode") == "prefill" or "kv_producer" in transfer:
+            return "prefill"
+        return "decode" if held.get("--disaggregation-mode") == "decode" or "kv_consumer" in transfer else None
+
+    @property
     def unknown(self) -> tuple[tuple[str, str], ...]:
         """Flags that no field of the plan holds, in order, with their values as shell text; of an options file its
         keys, with dots between levels, and values as JSON."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sublight.engines import megatron, options_file, sglang, torchtitan, trtllm, vllm
-from sublight.engines.arguments import Extra, Said, off, ours, read_arguments, read_keys
+from sublight.engines.arguments import Said, off, ours, read_arguments, read_keys
 from sublight.engines.flags import ENGINES, Table, Version, numbers, table
 from sublight.engines.launch import Launch
 from sublight.engines.shell import Command, Script, read
@@ -63,24 +63,55 @@ def parse(command: str, *, version: str | None = None, files: Mapping[str, str] 
     Raises InputError where no engine is started, or a flag's value cannot be.
     """
     script = read(command)
-    starts = [found for shell in script.commands for found in _starts(shell)]
-    if not starts:
-        raise InputError("no launch command found: expected one of " + ", ".join(
-            f"'{program}'" for name in ENGINES for program in table(name).facts["program"][:1]))
-    found = starts[0]
+    starts = _all_starts(script)
     notes = [f"the text starts {len(starts)} engines; the first is read"] if len(starts) > 1 else []
     if script.doubtful:
         notes.append("conditions of the text are not evaluated: a variable set again under one keeps its first value")
-    header = _header(script, found.engine)
+    launch = _of(starts[0], 0, script, command, version, files or {})
+    return replace(launch, notes=(*notes, *launch.notes))
+
+
+def parse_all(
+    command: str, *, version: str | None = None, files: Mapping[str, str] | None = None,
+) -> tuple[Launch, ...]:
+    """As parse, of every engine that the text starts, in order."""
+    script = read(command)
+    starts = _all_starts(script)
+    return tuple(_of(found, sum(other.engine == found.engine for other in starts[:at]), script, command, version,
+                     files or {}) for at, found in enumerate(starts))
+
+
+def _all_starts(script: Script) -> list[_Found]:
+    starts = [found for shell in script.commands for found in _starts(shell)]
+    if not starts:                       # CMD="vllm serve …", which the text runs in some other way
+        starts = [found for value in script.variables.values() if " " in value
+                  for shell in _read_or_nothing(value) for found in _starts(shell)]
+    if not starts:
+        raise InputError("no launch command found: expected one of " + ", ".join(
+            f"'{program}'" for name in ENGINES for program in table(name).facts["program"][:1]))
+    return starts
+
+
+def _read_or_nothing(text: str) -> list[Command]:
+    try:
+        return read(text).commands
+    except InputError:
+        return []
+
+
+def _of(
+    found: _Found, number: int, script: Script, command: str, version: str | None, files: Mapping[str, str],
+) -> Launch:
+    """The launch of one start: the number-th of its engine."""
+    header = _header(script, found.engine, number)
     version = version or header.get("version") or _version(found, command)
-    launch = _launch(found, script, version, dict(files or {}))
+    launch = _launch(found, script, version, dict(files))
     instances = int(header.get("instances") or 1)
     if instances > 1 and isinstance(launch.plan, Serving):
         launch = replace(launch, plan=replace(launch.plan, replicas=instances * launch.plan.replicas))
     plan = replace(launch.plan, version=version)
     gpus = plan.gpus if isinstance(plan, Serving) else launch.gpus
-    return replace(launch, plan=plan, gpus=gpus, model=launch.model or header.get("model"),
-                   notes=(*notes, *launch.notes))
+    return replace(launch, plan=plan, gpus=gpus, model=launch.model or header.get("model"))
 
 
 # ---- where the engine starts
@@ -98,7 +129,7 @@ def _starts(command: Command) -> list[_Found]:
                 if re.fullmatch(pattern, pair if two else word):
                     after = words[at + 2:] if two else words[at + 1:]
                     return [_Found(engine, words[:at], after, command.environment, word)]
-        if at and words[at - 1] in ("-c", "-lc", "-exc", "-ec") and " " in word:     # bash -c "vllm serve …"
+        if at and words[at - 1] in ("-c", "-lc", "-exc", "-ec", "eval") and " " in word:     # bash -c "vllm serve …"
             inner = [found for shell in read(word).commands for found in _starts(shell)]
             if inner:
                 return [replace(found, before=(*words[:at], *found.before),
@@ -126,13 +157,12 @@ def _version(found: _Found, text: str) -> str | None:
     return None if pinned is None else pinned[1]
 
 
-def _header(script: Script, engine: str) -> dict[str, str]:
-    """What the comment says that `emit` begins with."""
-    for comment in script.comments:
-        match = HEADER.match(comment)
-        if match is not None and match["engine"] == engine:
-            return {name: value for name, value in match.groupdict().items() if value is not None}
-    return {}
+def _header(script: Script, engine: str, number: int) -> dict[str, str]:
+    """What the comment says that `emit` begins with; the number-th of an engine belongs to its number-th start."""
+    said = [match.groupdict() for comment in script.comments
+            if (match := HEADER.match(comment)) is not None and match["engine"] == engine]
+    held = said[number] if number < len(said) else {}
+    return {name: value for name, value in held.items() if value is not None}
 
 
 # ---- what it says
@@ -263,7 +293,3 @@ def _check(plan: Serving | Training) -> None:
     share = getattr(plan, "memory_fraction", None)
     if share is not None and not (0 < share <= 1 and math.isfinite(share)):
         raise InputError(f"a share of memory in (0, 1] expected, got {share}")
-
-
-def with_extra(plan: Serving | Training, extra: Sequence[Extra]) -> Serving | Training:
-    return replace(plan, extra=tuple(extra))

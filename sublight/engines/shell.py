@@ -104,7 +104,8 @@ class _Reader:
         self.words: list[str] = []
         self.depth = 0                                  # of conditions and loops, which are not evaluated
         self.pending: list[tuple[str, bool]] = []       # here-documents whose text follows the line
-        self.target: str | None = None                  # the file that the command writes
+        self.target: str | None = None                  # the file that the command writes, or appends to
+        self.append = False
 
     def script(self) -> Script:
         while self.at < len(self.text):
@@ -130,7 +131,7 @@ class _Reader:
         elif PLACEHOLDER.match(self.text, self.at):
             self._word_or_assignment()
         elif redirect := re.compile(r"\d?(?:>>|>&|&>|>|<)\s*").match(self.text, self.at):
-            self.at = redirect.end()
+            self.at, self.append = redirect.end(), ">>" in redirect[0]
             self.target = "".join(self._word()) if self.at < len(self.text) and self.text[self.at] != "\n" else None
         else:
             self._word_or_assignment()
@@ -152,7 +153,8 @@ class _Reader:
             body = self.text[self.at:stop]
             self.at = len(self.text) if found is None else found.end()
             if target is not None:
-                self.out.files[target] = self.out.files.get(target, "") + (self._filled(body) if fill else body)
+                before = self.out.files.get(target, "") if self.append else ""
+                self.out.files[target] = before + (self._filled(body) if fill else body)
         self.pending.clear()
 
     def _finish(self) -> None:

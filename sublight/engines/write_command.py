@@ -7,16 +7,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sublight.engines import megatron, options_file, sglang, torchtitan, trtllm, vllm
 from sublight.engines.arguments import Extra, Written, write_arguments
-from sublight.engines.flags import ENGINES, NEWEST, Table, Version, numbers, table
+from sublight.engines.flags import Table, Version, numbers, table
 from sublight.engines.read_command import parse
 from sublight.engines.shell import quoted
 from sublight.errors import InputError
-from sublight.plan import Job, Serving, Training
+from sublight.plan import Disaggregated, Job, Plan, Serving, Training
 
 FILE = "options.yml"
 GPUS_PER_NODE = 8
@@ -25,19 +25,63 @@ TRAINING = ("megatron", "torchtitan")
 
 
 def emit(
-    model: str | None, plan: Serving | Training, engine: str | None = None, version: str | None = None, *,
-    job: Job | None = None,
+    model: str | None, plan: Plan, engine: str | None = None, version: str | None = None, *, job: Job | None = None,
 ) -> str:
     """The command that starts an engine with a plan; `parse` reads the same plan back.
 
     engine, version  default: the plan's own; no version: the newest that we know
     job              of a training run: its sequence length and global batch
+    A disaggregated plan makes two commands, of its prefill and its decode workers; `parse_all` reads both.
 
     Raises InputError where this version of the engine cannot be told a value of the plan.
     """
+    if isinstance(plan, Disaggregated):
+        return _pair(model, plan, engine, version)
+    return _checked(model, plan, _target(plan, engine, version), job)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What the command is written for.
+
+    file       the options file that the command writes, where it needs one
+    instances  independent ones that are started alike, beside the plan's own replicas
+    """
+
+    known: Table
+    version: str | None
+    file: str = FILE
+    instances: int = 1
+
+    @property
+    def number(self) -> Version:
+        return numbers(self.version)
+
+
+def _target(plan: Serving | Training, engine: str | None, version: str | None) -> _Target:
     own = plan.engine if isinstance(plan, Serving) else plan.framework
-    engine, version = engine or own, version or (plan.version if engine in (None, own) else None)
-    known, number = table(engine), numbers(version)
+    return _Target(table(engine or own), version or (plan.version if engine in (None, own) else None))
+
+
+def _pair(model: str | None, plan: Disaggregated, engine: str | None, version: str | None) -> str:
+    """A command for each role."""
+    engine = engine or plan.prefill.engine
+    roles, number = table(engine).facts.get("roles"), numbers(version or plan.prefill.version)
+    if roles is None or number < numbers(roles["since"]):
+        since = "" if roles is None else f"; from {roles['since']} on it has"
+        raise InputError(f"{table(engine).title} has no workers that only prefill or only decode{since}")
+    texts = []
+    for role, part, workers in (("prefill", plan.prefill, plan.prefill_workers),
+                                ("decode", plan.decode, plan.decode_workers)):
+        given = {name for name, _ in part.extra}
+        extra = tuple((name, held) for name, held in roles[role] if name not in given)
+        target = replace(_target(part, engine, version), file=f"{role}.yml", instances=workers)
+        texts.append(_checked(model, replace(part, extra=(*part.extra, *extra)), target, None))
+    return "\n\n".join(texts)
+
+
+def _checked(model: str | None, plan: Serving | Training, target: _Target, job: Job | None) -> str:
+    known, engine = target.known, target.known.engine
     if isinstance(plan, Serving) == (engine in TRAINING):
         kind = "a Training plan" if engine in TRAINING else "a Serving plan"
         raise InputError(f"{known.title} is started with {kind}, got one of {type(plan).__name__}")
@@ -45,8 +89,8 @@ def emit(
         raise InputError(f"{known.title} serves; a job of training has no place in its command")
     if model is None and engine != "megatron":
         raise InputError(f"{known.title} needs the name or path of a model in its command")
-    text = _command(model or "", plan, engine, known, version, number, job)
-    _verify(text, plan, engine, known, version, job)
+    text = _command(model or "", settled(plan), target, job)
+    _verify(text, plan, target, job)
     return text
 
 
@@ -60,22 +104,19 @@ def settled(plan: Serving | Training) -> Serving | Training:
     return replace(plan, imbalance=1.0, sequence_parallel=sequence_parallel)
 
 
-def _command(
-    model: str, plan: Serving | Training, engine: str, known: Table, version: str | None, number: Version,
-    job: Job | None,
-) -> str:
-    plan = settled(plan)
+def _command(model: str, plan: Serving | Training, target: _Target, job: Job | None) -> str:
+    known, engine, number = target.known, target.known.engine, target.number
     if isinstance(plan, Serving):
         module = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}[engine]
         settings = _once(module.settings(plan, number))
-        instances = 1 if engine == "sglang" and plan.dp == 1 else plan.replicas
+        instances = target.instances * (1 if engine == "sglang" and plan.dp == 1 else plan.replicas)
         written = write_arguments(known, settings, plan.extra, number)
         start = _serve(model, engine, number)
-        return _text(known, engine, version, instances, None, start, written, number)
+        return _text(target, instances, None, start, written)
     settings = (megatron if engine == "megatron" else torchtitan).settings(plan, job, number)
     written = write_arguments(known, settings, plan.extra, number)
     start, name = _train(model, plan, engine, number, written)
-    return _text(known, engine, version, 1, name, start, written, number)
+    return _text(target, 1, name, start, written)
 
 
 def _once(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,13 +156,11 @@ def _nodes(gpus: int) -> tuple[int, int]:
     return gpus // processes, processes
 
 
-def _text(
-    known: Table, engine: str, version: str | None, instances: int, name: str | None, start: list[str],
-    written: Written, number: Version,
-) -> str:
+def _text(target: _Target, instances: int, name: str | None, start: list[str], written: Written) -> str:
+    known, version, file = target.known, target.version, target.file
     lines = []
     if version is not None or instances > 1 or name is not None:
-        lines.append(f"# {engine}" + (f" {version}" if version is not None else "")
+        lines.append(f"# {known.engine}" + (f" {version}" if version is not None else "")
                      + (f", {instances} instances" if instances > 1 else "") + (f": {name}" if name else ""))
     flags = list(written.flags)
     if written.keys:
@@ -131,19 +170,20 @@ def _text(
         if any(flag.split(" ", 1)[0] in (option, "--config") for flag in flags):
             raise InputError(f"the plan needs keys of an options file ({written.keys[0][0]}), but names one whose text "
                              "is not known; give its text to parse")
-        lines.append(f"cat > {FILE} << 'EOF'\n{options_file.written(options_file.nested(written.keys))}\nEOF")
-        flags.append(f"{option} {FILE}")
+        lines.append(f"cat > {file} << 'EOF'\n{options_file.written(options_file.nested(written.keys))}\nEOF")
+        flags.append(f"{option} {file}")
     variables = [f"{variable}={value}" for variable, value in written.variables]
     lines.append(" ".join([*variables, *start, *flags]))
     return "\n".join(lines)
 
 
-def _verify(
-    text: str, plan: Serving | Training, engine: str, known: Table, version: str | None, job: Job | None,
-) -> None:
+def _verify(text: str, plan: Serving | Training, target: _Target, job: Job | None) -> None:
     """What is written must read as the same plan: where it does not, the engine cannot be told it."""
+    known, version = target.known, target.version
     back = parse(text, version=version)
     wanted = settled(plan)
+    if isinstance(wanted, Serving):
+        wanted = replace(wanted, replicas=wanted.replicas * target.instances)
     for part in fields(wanted):
         if part.name in ASSUMED:
             continue
@@ -162,6 +202,3 @@ def _kept(known: Table, extra: Sequence[Extra]) -> tuple[Extra, ...]:
     """Extra flags in one order; without objects that a setting is written into (speculation's)."""
     objects = {row.name for row in known.rows if row.type == "json" and row.template}
     return tuple(sorted(pair for pair in extra if pair[0] not in objects))
-
-
-__all__ = ["ENGINES", "NEWEST", "emit", "settled"]
