@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sublight.work import Message
 
@@ -34,3 +35,5 @@ class Result:
     low: float | None = None             # of a prediction: an 80 % interval of the mean (samples hold one value)
     high: float | None = None
     percentiles: Mapping[float, float] = field(default_factory=dict)     # of the distribution: {50: …, 99: …}
+    # Workload, plan and environment that the file says, by allow-listed names: {"tool": …, "model": …}
+    about: Mapping[str, Any] = field(default_factory=dict)

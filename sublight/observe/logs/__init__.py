@@ -1,0 +1,1 @@
+"""Logs of engines and training frameworks: step lines and start-up lines."""
