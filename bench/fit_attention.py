@@ -89,7 +89,9 @@ def add(report: fitting.Report, device: str, library: str, rows: list[fitting.Ro
         x = Many(features([row.op for row in part], device), decode=decode)
         names = [n for n in FIRST if n not in (("vector",) if decode else ("long",))]
         report.add(device, library, kind, part, fitting.fit(
-            part, lambda c, x=x: attention.seconds(c, x), {n: FIRST[n] for n in names}, {n: BOUNDS[n] for n in names}))
+            part, lambda c, x=x: attention.seconds(c, x), {n: FIRST[n] for n in names}, {n: BOUNDS[n] for n in names}),
+            np.array([(o.heads, o.kv_heads, o.d_qk, o.sequences, o.q_tokens, o.kv_tokens, o.window or 1 << 17)
+                      for o in (row.op for row in part)], float))
 
 
 def main() -> None:

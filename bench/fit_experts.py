@@ -23,6 +23,7 @@ FIRST = {"fixed": 2e-5, "local": 5e-8, "row": 1e-9, "weights": 0.7, "moved": 0.5
          "p": 2.0}
 BOUNDS = {"fixed": (2e-6, 1e-3), "local": (1e-10, 1e-5), "row": (1e-12, 1e-7), "weights": (0.05, 1.0),
           "moved": (0.02, 3.0), "tensor": (0.02, 1.0), "narrow": (0.001, 1.0), "p": (1.0, 6.0)}
+ROUTINGS = {"power_law_1.01": 1, "power_law_1.2": 2}
 OUT = Path(__file__).parents[1] / "sublight/catalog/operators/experts.toml"
 
 
@@ -80,7 +81,9 @@ def main() -> None:
                 x = Many(part, device)
                 found = fitting.fit(part, lambda c, x=x: experts.seconds(c, x), FIRST, BOUNDS)
                 plain = [fitting.Row(r.op[0], r.kind, r.held, r.seconds) for r in part]
-                report.add(device, library, kind, plain, found)
+                report.add(device, library, kind, plain, found, np.array([
+                    (s.width, s.inner, s.top_k, s.experts, s.groups, tokens, 1 + ROUTINGS.get(s.routing, 0))
+                    for _, s, tokens in (row.op for row in part)], float))
     report.show()
     if given.write:
         report.write("the tables of aiconfigurator-core 0.12.0 by bench/fit_experts.py; half of the shapes")

@@ -104,7 +104,13 @@ def add(report: fitting.Report, device: str, library: str, rows: list[fitting.Ro
         x = Many([load(row.op, by_key(device).limits) for row in part], names)
         report.add(device, library, kind, part, fitting.fit(
             part, lambda c, x=x, form=form: form(c, x), {n: v[0] for n, v in constants.items()},
-            {n: v[1:] for n, v in constants.items()}))
+            {n: v[1:] for n, v in constants.items()}), np.array([_sizes(row.op) for row in part], float))
+
+
+def _sizes(op: Any) -> tuple[int, ...]:
+    if isinstance(op, IndexScores):
+        return op.queries, op.keys, op.pairs, op.heads
+    return op.tokens, op.sequences, op.channels if isinstance(op, ShortConvolution) else op.heads, 1
 
 
 def of_recurrent(kind: str) -> Any:

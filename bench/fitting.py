@@ -68,7 +68,10 @@ class Report:
     kinds: Callable[[Any], tuple[str, ...]]
     lines: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, device: str, library: str, kind: str, rows: list[Row], found: Fit | None) -> None:
+    def add(
+        self, device: str, library: str, kind: str, rows: list[Row], found: Fit | None, at: np.ndarray,
+    ) -> None:
+        """at: sizes of each row, by which the nearest fitted one is found."""
         if found is None or not any(row.held for row in rows):
             return
         held = np.array([row.held for row in rows])
@@ -77,7 +80,8 @@ class Report:
         roof = np.array([_roof(row.op, device) for row in rows])
         self.lines.append({
             "device": device, "library": library, "kind": kind, "rows": len(rows), "held": int(held.sum()),
-            "roofline": float(np.median(np.abs(roof / measured - 1)[held])), "errors": errors,
+            "roofline": np.abs(roof / measured - 1)[held], "errors": errors,
+            "neighbour": _neighbour(np.log(at), measured, np.array([_work(row.op) for row in rows]), held),
             "median": float(np.median(errors)), "p90": float(np.quantile(errors, 0.9)),
             "spread": float(1.4826 * np.median(np.abs(np.log(found.predicted / measured)[held]))),
             "constants": dict(found.constants)})
@@ -106,14 +110,18 @@ class Report:
                       f"from {', '.join(sorted(whose))}")
 
     def show(self) -> None:
-        print(f"{'device':14} {'library':8} {'kind':28} {'rows':>6} {'held':>6} {'roofline':>9} {'ours':>6} {'p90':>6}")
+        print(f"{'device':14} {'library':8} {'kind':28} {'rows':>6} {'held':>6} {'roofline':>9} {'neighbour':>9} "
+              f"{'ours':>6} {'p90':>6}")
         for line in self.lines:
             values = " ".join(f"{n}={v:.3g}" for n, v in line["constants"].items())
             print(f"{line['device']:14} {line['library']:8} {line['kind']:28} {line['rows']:6} {line['held']:6} "
-                  f"{line['roofline']:9.1%} {line['median']:6.1%} {line['p90']:6.1%}  {values}")
+                  f"{np.median(line['roofline']):9.1%} {np.median(line['neighbour']):9.1%} {line['median']:6.1%} "
+                  f"{line['p90']:6.1%}  {values}")
         for device in dict.fromkeys(line["device"] for line in self.lines):
-            errors = np.concatenate([line["errors"] for line in self.lines if line["device"] == device])
-            print(f"{device:14} all {len(errors):6} held-out rows, median error {np.median(errors):.1%}")
+            roof, near, ours = (np.concatenate([line[name] for line in self.lines if line["device"] == device])
+                                for name in ("roofline", "neighbour", "errors"))
+            print(f"{device:14} all {len(ours):6} held-out rows: roofline {np.median(roof):.1%}, neighbour "
+                  f"{np.median(near):.1%}, ours {np.median(ours):.1%}, 90 % within {np.quantile(ours, 0.9):.1%}")
 
     def write(self, source: str) -> None:
         """One line for each set of constants, by device and library."""
@@ -126,6 +134,20 @@ class Report:
                               "held_out_median": round(line["median"], 3)}
                     text.append(f'"{line["kind"]}" = {{ {", ".join(f"{n} = {v!r}" for n, v in values.items())} }}')
         self.out.write_text("\n".join(text) + "\n", "utf-8")
+
+
+def _neighbour(at: np.ndarray, measured: np.ndarray, work: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """Errors of the nearest fitted row's time, scaled by operations."""
+    from scipy.spatial import cKDTree
+
+    _, nearest_row = cKDTree(at[~held]).query(at[held])
+    found = measured[~held][nearest_row] * work[held] / work[~held][nearest_row]
+    plain: np.ndarray = np.abs(found / measured[held] - 1)
+    return plain
+
+
+def _work(op: Op) -> float:
+    return float(max(op.work().flops_total, 1))
 
 
 def _roof(op: Op, device: str) -> float:

@@ -192,7 +192,8 @@ def told(op: Attention, x: Load, where: Machine, c: Fitted, near: measured.Near 
     elif x.decode:
         along = op.kv_tokens / x.sequences
     else:
-        along = (2 * op.pairs / x.sequences) ** 0.5 if op.window is None else op.q_tokens / x.sequences
+        pairs = op.pairs / x.sequences
+        along = ((1 + 8 * pairs) ** 0.5 - 1) / 2 if op.window is None else op.q_tokens / x.sequences
     ratio = near.at(log(x.sequences), log(max(along, 1.0)))
     return combined(parts, where, fixed=fixed, p=c.values["p"], ratio=ratio, spread=near.spread, basis="table",
                     least=x.least)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sublight.bound import charged_bytes
+from sublight.bound import bound
 from sublight.device import Limits
 from sublight.errors import InputError
 from sublight.ops.index import IndexScores
@@ -40,11 +40,11 @@ def load(op: IndexScores, limits: Limits) -> Load:
     if peak is None or rate is None:
         raise InputError(f"index scores in {op.form}: expected a device with a known rate, got one without; add it to "
                          "catalog/devices.toml")
-    work = op.work()
+    work, least = op.work(), bound(op.work(), limits)
     tensor = 2 * op.heads * op.d * op.pairs / peak
     scores = 8 * op.pairs / rate * max(1.0, limits.sms / op.queries)     # a thread block chooses for one query
     return Load(tensor, work.bytes_total / rate, scores, op.queries / limits.sms,
-                max(tensor, charged_bytes(work, limits) / rate))
+                least.seconds if least else 0.0)
 
 
 def terms(c: Mapping[str, float], x: Load) -> tuple[float, dict[str, float]]:

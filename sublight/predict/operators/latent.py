@@ -23,8 +23,8 @@ RANK, ROPE, NOPE, VALUES = 512, 64, 128, 128         # DeepSeek-V3, whose kernel
 CHOSEN = 2048                                        # keys a query reads in the sparse tables (DeepSeek-V3.2, GLM-5)
 TABLES = {"decode": ("mla", "generation_mla_perf", "step"), "prefill": ("mla", "context_mla_perf", "isl"),
           "sparse": ("sparse_attention", "glm5_dsa_attn_module_perf", "isl")}
-# SGLang's tables on Hopper hold another operator: prefill was absorbed (3.4 times the products of what the engine runs),
-# and with an fp8 cache decode converted the whole pool. Either is seen by how long large points take over a sibling's.
+# SGLang's tables on Hopper hold another operator: prefill was absorbed (3.4 times the products of what the engine
+# runs), and with an fp8 cache decode converted the whole pool. Large points take that much longer than a sibling's.
 SLOWER = 2.0
 SIBLING = 0.10                           # ln spread more for another library's kernel: bench/fit_attention.py, modules
 KEYS = ("num_heads", "kv_cache_dtype")

@@ -30,7 +30,7 @@ class Near:
         return exp(self.surface.at(b, x))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     columns: Mapping[str, Any]
     groups: Mapping[tuple[Any, ...], Any]                # values of the key columns -> indices of rows

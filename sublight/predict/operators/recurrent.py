@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sublight.bound import charged_bytes
+from sublight.bound import bound
 from sublight.device import Limits
 from sublight.errors import InputError
 from sublight.ops.op import Op
@@ -39,7 +39,7 @@ class Load:
 
 def load(op: Recurrence | ShortConvolution, limits: Limits) -> Load:
     """Raises InputError where the device has no rate for the format."""
-    work = op.work()
+    work, least = op.work(), bound(op.work(), limits)
     rate, vector = limits.memory_bytes_per_second, limits.flops_per_second("vector", "fp32")
     peak = limits.flops_per_second("tensor", op.form)
     if rate is None or vector is None or peak is None:
@@ -51,7 +51,7 @@ def load(op: Recurrence | ShortConvolution, limits: Limits) -> Load:
     blocks = op.sequences * (op.heads if isinstance(op, Recurrence) else op.channels / 128) / limits.sms
     return Load(tensor, work.bytes_total / rate, scalar, blocks,
                 op.tokens / max(1, op.sequences) / CHUNK if chunked else 0.0,
-                max(tensor, scalar, charged_bytes(work, limits) / rate))
+                least.seconds if least else 0.0)
 
 
 def terms(c: Mapping[str, float], x: Any) -> tuple[Any, dict[str, Any]]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
-CONTAMINATED = 3.0                       # floor of a table over its siblings' least, from which it is rejected
-
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -69,20 +67,11 @@ def groups(columns: Mapping[str, Any], keys: Sequence[str]) -> Iterator[tuple[tu
 
     code = np.zeros(len(columns[keys[0]]), np.int64)
     for name in keys:
-        values, inverse = np.unique(columns[name], return_inverse=True)
-        code = code * len(values) + inverse.reshape(-1)
+        values = columns[name].tolist()              # a dictionary is faster than sorting texts
+        known = {value: at for at, value in enumerate(dict.fromkeys(values))}
+        code = code * len(known) + np.fromiter((known[value] for value in values), np.int64, len(values))
     order = np.argsort(code, kind="stable")
     starts = np.flatnonzero(np.diff(code[order], prepend=-1))
     for rows in np.split(order, starts[1:]):
         if len(rows):
             yield tuple(columns[name][rows[0]].item() for name in keys), rows
-
-
-def contaminated(floors: Mapping[str, float]) -> dict[str, float]:
-    """Of floors by library, those that are no property of the device: more than three times the least sibling's.
-
-    >>> contaminated({"vllm": 82e-6, "sglang": 7e-6, "trtllm": 7.5e-6})
-    {'vllm': 11.7}
-    """
-    least = min(floors.values(), default=0.0)
-    return {name: round(floor / least, 1) for name, floor in floors.items() if floor > CONTAMINATED * least}
