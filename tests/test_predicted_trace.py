@@ -19,6 +19,7 @@ from sublight.device import catalog, find
 from sublight.errors import InputError
 from sublight.explain import Asked, Explained, explain
 from sublight.explain.model_terms import AgainstModel, PartRow
+from sublight.explain.words import recording_caveats
 from sublight.models import Batch, Split, named, ordered_ops, step_ops
 from sublight.models.backward import training_ops
 from sublight.observe.kernel_name import classify
@@ -178,6 +179,7 @@ def test_a_predicted_step_has_no_gap_by_its_own_ops(case: str) -> None:
     assert view.bounds.known_share == 1.0
     assert view.bounds.faster_than_bound == ()
     assert view.budget.idle_ns == 0
+    assert recording_caveats(view) == ()                          # what was not recorded slowed no host
     for part in view.bounds.parts:
         kernels = sum(row.count for row in view.kernels if row.part == part.name)
         assert part.unknown_ns == 0

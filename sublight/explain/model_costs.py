@@ -82,7 +82,9 @@ class Network:
         expected = exchange or self._seen(item.op) or self._expected(item.label, item.op)
         self.notes.update(dict.fromkeys(expected.notes if expected else ()))
         if exchange and self.held:
-            self.notes.update(dict.fromkeys(self.held.assumptions))
+            words = ((note.replace("as given", "as the model or the user says") if note.endswith("as given") else note)
+                     for note in self.held.assumptions)
+            self.notes.update(dict.fromkeys(words))
         if expected is None:
             return Cost(0.0, 0.0, least.seconds if least else 0.0, least.seconds if least else 0.0,
                         least.seconds if least else 0.0, least.seconds if least else None, _limiter(least))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sublight.explain.view import KernelRow, View
+from sublight.ops.written import PREFIX
 
 
 def ms(ns: float) -> str:
@@ -68,8 +69,10 @@ def graphs(view: View) -> str:
 
 
 def recorded_extras(view: View) -> list[str]:
-    """What was recorded that slows the host down: stacks, shapes."""
-    recording = view.trace.recording
+    """What was recorded that slows the host down: stacks, shapes. A predicted trace has ops without that."""
+    recording, ops = view.trace.recording, view.trace.ops
+    if len(ops.name) and view.trace.names[int(ops.name[0])].startswith(PREFIX):
+        return []
     return [name for name, on in (("stacks", recording.stacks), ("shapes", recording.shapes)) if on]
 
 
