@@ -1,7 +1,7 @@
 """Score the constants of matrix products on AIConfigurator's measured tables, or fit them again (--write).
 
     pip install "sublight[silicon]" scipy
-    python bench/fit_operators.py [--write] [--report] [--only h200,b200]
+    python bench/fit_operators.py [--write] [--report] [--only h200,b200] [--forms nvfp4]
 
 For each (device, library, number format): rows of the table; median error on held-out (n, k) shapes of the pure
 roofline, of the nearest measured neighbour (its share of the roofline, at the same m) and of the constants; 90th
@@ -29,7 +29,7 @@ from sublight.predict.operators.silicon import BACKENDS, MILLISECOND, SYSTEMS, t
 from sublight.predict.operators.tiles import Rows, Tiled
 
 HERE = Path(__file__).parent.parent / "sublight" / "catalog" / "operators" / "dense.toml"
-FITTED, SCORED, THROUGH = 1500, 5000, 1000      # rows of a table
+FITTED, SCORED, THROUGH = 1200, 5000, 500      # rows of a table
 PREDICTORS = ("roofline", "neighbour", "ours", "tables")
 FEWEST = 50                              # (n, k) shapes of a table that is used
 # name: (lower bound, upper bound, start, logarithmic). A smaller p or a larger shrink would fit half a point better,
@@ -42,6 +42,8 @@ BOUNDS = {
     "written_saved": (0.0, 0.95, 0.2, False),
     "quantise": (0.0, 6.0, 0.3, False), "quantise_row": (1.0, 3e4, 300.0, True),
 }
+# fp4 is multiplied so fast that its few-row products never wait for the tensor cores, and its tiles want to be large.
+BOUNDS_FP4 = BOUNDS | {"shrink": (0.0, 0.7, 0.4, False), "p": (2.0, 8.0, 2.5, False)}
 WEIGHTS_ALONE = ("bf16", "int4_weights", "int8_weights")     # nothing quantises their activations
 HEAD = '''# Constants of dense matrix products, by device, library and number format (form: predict/operators/tiles.py).
 # Written by bench/fit_operators.py --write; fitted on three fifths of the (n, k) shapes of each table.
@@ -121,20 +123,23 @@ def fit(one: Table) -> Tiled:
 
     pick = picked(~held_out(one.n, one.k) & one.keep, FITTED)
     rows, target, (flops, memory) = one.rows(pick), one.seconds[pick], one.rates
-    names = [name for name in BOUNDS if one.form not in WEIGHTS_ALONE or not name.startswith("quantise")]
+    bounds = BOUNDS_FP4 if one.form == "nvfp4" else BOUNDS
+    names = [name for name in bounds if one.form not in WEIGHTS_ALONE or not name.startswith("quantise")]
 
     def made(x: Any) -> Tiled:
-        return Tiled(**{name: float(np.exp(value) if BOUNDS[name][3] else value)
+        return Tiled(**{name: float(np.exp(value) if bounds[name][3] else value)
                         for name, value in zip(names, x, strict=True)})
 
     def coded(which: int) -> list[float]:
-        return [float(np.log(BOUNDS[name][which]) if BOUNDS[name][3] else BOUNDS[name][which]) for name in names]
+        return [float(np.log(bounds[name][which]) if bounds[name][3] else bounds[name][which]) for name in names]
 
     lower, upper, start = coded(0), coded(1), coded(2)
     scale = [max((high - low) / 10, 1e-3) for low, high in zip(lower, upper, strict=True)]
-    best = least_squares(lambda x: np.log(rows.seconds(made(x), flops, memory) / target), start, bounds=(lower, upper),
-                         loss="soft_l1", f_scale=0.08, max_nfev=80, diff_step=3e-3, x_scale=scale)
-    return made(best.x)
+    starts = [start, [0.7 * s + 0.3 * u for s, u in zip(start, upper, strict=True)]]
+    found = [least_squares(lambda x: np.log(rows.seconds(made(x), flops, memory) / target), begin,
+                           bounds=(lower, upper), loss="soft_l1", f_scale=0.08, max_nfev=70, diff_step=3e-3,
+                           x_scale=scale) for begin in (starts if one.form == "nvfp4" else starts[:1])]
+    return made(min(found, key=lambda tried: float(tried.cost)).x)
 
 
 def error(modelled: Any, measured: Any) -> Any:
@@ -290,6 +295,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write catalog/operators/dense.toml")
     parser.add_argument("--report", action="store_true", help="only tables and rows that are rejected")
     parser.add_argument("--only", default="", help="devices, separated by commas")
+    parser.add_argument("--forms", default="", help="number formats, separated by commas")
     options = parser.parse_args()
     found = list(tables(tuple(filter(None, options.only.split(",")))))
     if not found:
@@ -302,24 +308,26 @@ def main() -> None:
                   f" product{'   REJECTED: ' + reason if reason else ''}")
         print("\n".join(traffic_report()))
         return
-    lines: dict[tuple[str, str], list[str]] = {}
+    forms = tuple(filter(None, options.forms.split(",")))
+    found = [one for one in found if not forms or one.form in forms]
+    lines = {(one.device, one.library, one.form): "" for one in found}
     by_device: dict[tuple[str, str], list[dict[str, Any]]] = {}
     print("median error in per cent on held-out shapes")
     print(f"{'device':14} {'library':7} {'format':13} {'rows':>6}" + "".join(f"{name:>9}" for name in PREDICTORS)
           + "      p90 of ours")
     for one in found:
-        key, section = (one.device, one.library, one.form), lines.setdefault((one.device, one.library), [])
+        key = (one.device, one.library, one.form)
         if key in bad:
-            section.append(f'{one.form} = {{ rejected = "{bad[key]}" }}')
+            lines[key] = f'rejected = "{bad[key]}"'
             print(f"{one.device:14} {one.library:7} {one.form:13} {len(one.m):6} rejected: {bad[key]}")
             continue
         tiled = fresh(one) if options.write else shipped.dense(by_key(one.device), one.library, one.form).tiled
         figures, errors = scored(one, tiled)
-        section.append(f"{one.form} = {{ {line(tiled, figures)} }}")
+        lines[key] = line(tiled, figures)
         by_device.setdefault((one.device, "bf16" if one.form == "bf16" else "quantised"), []).append(errors)
         print(f"{one.device:14} {one.library:7} {one.form:13} {len(one.m):6}{columns_of(errors)}{figures['p90']:9.1f}",
               flush=True)
-    if options.write and not options.only:
+    if options.write:
         write(found, lines)
     print("\nall libraries of a device")
     for (device, kind), all_errors in by_device.items():
@@ -335,12 +343,23 @@ def fresh(one: Table) -> Tiled:
     return rounded(replace(tiled, fixed=tiled.fixed - held, quantise_fixed=held))
 
 
-def write(found: list[Table], lines: Mapping[tuple[str, str], list[str]]) -> None:
-    version = {(one.device, one.library): one.version for one in found}
+def write(found: list[Table], lines: Mapping[tuple[str, str, str], str]) -> None:
+    """Into the file, in place of what it says of these tables."""
+    sections: dict[tuple[str, str], dict[str, str]] = {}
+    for text in HERE.read_text("utf-8").splitlines():
+        if text.startswith("["):
+            device, library = text.strip("[]").split(".")
+            section = sections.setdefault((device, library), {})
+        elif " = " in text and not text.startswith("#"):
+            name, _, value = text.partition(" = ")
+            section[name] = value
+    for one in found:
+        section = sections.setdefault((one.device, one.library), {})
+        section["source"] = f'"fitted on aiconfigurator-core 0.12.0, gemm, {one.library} {one.version}"'
+        section[one.form] = f"{{ {lines[one.device, one.library, one.form]} }}"
     HERE.write_text(HEAD + "".join(
-        f'\n[{device}.{library}]\nsource = "fitted on aiconfigurator-core 0.12.0, gemm, {library} '
-        f'{version[device, library]}"\n' + "\n".join(section) + "\n"
-        for (device, library), section in lines.items()), "utf-8")
+        f"\n[{device}.{library}]\n" + "".join(f"{name} = {value}\n" for name, value in section.items())
+        for (device, library), section in sections.items()), "utf-8")
     shipped._files.cache_clear()
     shipped._own.cache_clear()
 

@@ -25,8 +25,9 @@ ALIKE: Mapping[str, tuple[str, ...]] = {
     "bf16": (), "fp8": ("fp8_block",), "fp8_block": ("fp8",), "nvfp4": ("fp8_block",), "int8": ("fp8", "bf16"),
     "int4_weights": ("bf16",), "int8_weights": ("int4_weights", "bf16"),
 }
-# Spread of ln(measured / predicted) where constants are carried over, as bench/fit_operators.py measured it.
-SPREAD = {"library": 0.20, "device": 0.25, "format": 0.45}
+# Spread of ln(measured / predicted) where constants are carried over, beside their own. sibling: a device of the same
+# generation. Of siblings and strangers: bench/fit_operators.py, devices held out; of libraries and formats: judgement.
+SPREAD = {"library": 0.20, "sibling": 0.10, "stranger": 0.40, "format": 0.45}
 GENERATION = {7: 0.0, 8: 1.0, 9: 2.0, 10: 3.0, 12: 3.2}      # by the major number of the compute capability
 
 
@@ -107,14 +108,16 @@ def dense(device: Device, library: str, form: str, *, without: str | None = None
             for name in (library, *LIBRARIES):
                 found = _own(key, name, own_form)
                 if found is not None:
-                    return _carried(found, device.key, library, form)
+                    return _carried(found, device, library, form)
     raise AssertionError(f"no constants for {form}")
 
 
-def _carried(found: Dense, device: str, library: str, form: str) -> Dense:
+def _carried(found: Dense, device: Device, library: str, form: str) -> Dense:
     """With a wider spread where they are another's."""
-    extra = (SPREAD["format"] if found.form != form else SPREAD["device"] if found.device != device
-             else SPREAD["library"] if found.library != library and library in LIBRARIES else 0.0)
+    apart = abs(_generation(device) - _generation(by_key(found.device)))
+    extra = max(SPREAD["format"] if found.form != form else 0.0,
+                SPREAD["sibling" if apart < 0.1 else "stranger"] if found.device != device.key else 0.0,
+                SPREAD["library"] if found.library != library and library in LIBRARIES else 0.0)
     if not extra:
         return found
     small, large = ((spread**2 + extra**2) ** 0.5 for spread in (found.spread_small, found.spread_large))
@@ -128,12 +131,16 @@ def _nearest(device: Device, without: str | None) -> Iterator[str]:
     yield from sorted(known, key=lambda key: distance(device, by_key(key)))
 
 
-def _traits(device: Device) -> tuple[float, float, float]:
+def _generation(device: Device) -> float:
+    """Of the compute capability; Ada and the smaller Amperes (8.6, 8.9) stand apart from A100 (8.0)."""
     major, minor = device.capability or (9, 0)
+    return GENERATION.get(major, 3.0) + (0.5 if major == 8 and minor else 0.0)
+
+
+def _traits(device: Device) -> tuple[float, float, float]:
     limits = device.limits
     flops = limits.flops_per_second("tensor", "bf16") or limits.flops_per_second("tensor", "fp16") or 1e14
-    return (GENERATION.get(major, 3.0) + (0.5 if (major, minor) == (8, 9) else 0.0),
-            log(limits.memory_bytes_per_second or 1e12), log(flops))
+    return _generation(device), log(limits.memory_bytes_per_second or 1e12), log(flops)
 
 
 def distance(one: Device, other: Device) -> float:
