@@ -125,7 +125,8 @@ class AgainstModel:
         if not largest:
             return f"Against {self.model}: its operators need nothing that is known"
         ratio = self.window_ns / largest
-        beside = " (clocks above the sheet's, and data in the L2, can do that)" if ratio < 1 else ""
+        beside = "" if ratio >= 1 else (" (faster than one may expect of the network)" if self.limiter == "network"
+                                        else " (clocks above the sheet's, and data in the L2, can do that)")
         return (f"Against {self.model}: {words[self.limiter]} is the largest term, before {words[others[0]]} and "
                 f"{words[others[1]]}; the window takes {ratio:.2f} times as long{beside}")
 
