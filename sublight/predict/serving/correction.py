@@ -53,7 +53,7 @@ def correction(
     """For an engine on a device (its key in the catalog).
 
     tables: operator times come from measured tables. family: constants that have seen no model of it. protocol: of the
-    run, where more is known to come on top: "other" where nobody has stated it, "cold" where kernels are compiled in it.
+    run, where more is known to come on top: "other" where nobody has stated it, "cold" where kernels compile in it.
     """
     kind = rows().get("tables" if tables else "constants", {})
     found = kind.get("without", {}).get(family) if family else None
