@@ -132,7 +132,7 @@ def case(row: Row, *, tables: bool = True) -> Case:
 
 def kind_of(recipe: Recipe) -> str:
     """Of its protocol: "other" where nobody has stated it, "cold" where kernels are compiled inside the run."""
-    return {"gap": "other", "fixed": "other", "InferenceX, before warm-ups": "cold"}.get(recipe.protocol, "")
+    return {"gap": "other", "fixed": "other", "thousands": "other", "InferenceX, before warm-ups": "cold"}.get(recipe.protocol, "")
 
 
 def _recipe(row: Row) -> Recipe:
