@@ -263,6 +263,7 @@ def test_a_command_in_a_variable() -> None:
     "vllm serve a/b --hf-token=hf_abcdefghijkl",
     "export HF_TOKEN=hf_abcdefghijkl; vllm serve a/b --hf-token $HF_TOKEN --foo $HF_TOKEN",
     "MY_API_KEY=sk-1234567890abcdef vllm serve a/b --foo \"$MY_API_KEY\"",
+    "export MY_TOKEN=sk-1; vllm serve a/b --foo $MY_TOKEN",           # by its variable's name alone
     "vllm serve a/b --otlp-traces-endpoint http://user:sk-1234567890@host:1",
     "trtllm-serve a/b --config x.yml --api_key nvapi-12345678",
 ])
