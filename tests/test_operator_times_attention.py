@@ -1,5 +1,5 @@
-"""Times of attention, latent attention, indexers, experts and recurrent layers: form, bounds, what-ifs, held-out shapes,
-tables, how rows fall to experts."""
+"""Times of attention, latent attention, indexers, experts and recurrent layers: form, bounds, what-ifs, held-out
+shapes, tables, how rows fall to experts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sublight.bound import bound
 from sublight.device import by_key
 from sublight.errors import InputError
 from sublight.models.step import Batch
-from sublight.ops.moe import Experts, Mixture
+from sublight.ops.moe import Experts
 from sublight.ops.op import Op
 from sublight.predict.machine import RATES, Machine, machine, whatif
 from sublight.predict.operators import attention, experts, index, latent, measured, op_time, routing, silicon
@@ -30,8 +30,8 @@ needs_tables = pytest.mark.skipif(not silicon.available(), reason="no tables: pi
 
 def grouped(batch: Batch, *, heads: int = 16, kv_heads: int = 2, d: int = 128, window: int | None = None,
             kv: str = "bf16") -> ops.Attention:
-    return ops.Attention(batch.pairs(window=window), batch.rows, batch.keys(window=window), heads, kv_heads, d, d, kv=kv,
-                         sequences=batch.sequences, window=window)
+    return ops.Attention(batch.pairs(window=window), batch.rows, batch.keys(window=window), heads, kv_heads, d, d,
+                         kv=kv, sequences=batch.sequences, window=window)
 
 
 def mixture(tokens: int, *, ep: int = 1, form: str = "fp8_block", inner: int = 2048) -> Experts:
@@ -54,14 +54,17 @@ EVERY: tuple[Op, ...] = (
 MACHINES = (("8xH200", "vllm"), ("8xB200", "trtllm"), ("8xH800", "sglang"), ("8xH100", "torch"))
 
 
-@pytest.mark.parametrize("gpus, library", MACHINES)
+@pytest.mark.parametrize(("gpus", "library"), MACHINES)
 @pytest.mark.parametrize("op", EVERY, ids=lambda op: type(op).__name__)
 def test_every_rate_speeds_up_by_its_share(op: Op, gpus: str, library: str) -> None:
     """Elasticities sum to -1, none has the wrong sign, and each is the derivative of the time."""
     where = replace(machine(gpus, library), tables=False)
     found = op_time(op, where)
-    assert found.seconds > 0 and found.spread > 0 and found.basis in ("constants", "transfer", "judgement")
-    assert sum(found.shares.values()) == pytest.approx(1) and min(found.shares.values()) >= 0
+    assert found.seconds > 0
+    assert found.spread > 0
+    assert found.basis in ("constants", "transfer", "judgement")
+    assert sum(found.shares.values()) == pytest.approx(1)
+    assert min(found.shares.values()) >= 0
     assert set(found.shares) <= set(RATES)
     for rate, share in found.shares.items():
         faster = op_time(op, whatif(where, {rate: 1.001}))
@@ -110,7 +113,8 @@ def test_phases() -> None:
 def test_a_longer_cache_and_more_sequences_take_longer() -> None:
     where = replace(machine("8xB200", "vllm"), tables=False)
     times = [op_time(grouped(Batch(b, 1, c, decode=True)), where).seconds for b, c in ((1, 99), (1, 9999), (32, 9999))]
-    assert times == sorted(times) and times[2] > 3 * times[1]
+    assert times == sorted(times)
+    assert times[2] > 3 * times[1]
 
 
 def test_a_cold_cache_takes_longer() -> None:
@@ -123,14 +127,15 @@ def test_a_cold_cache_takes_longer() -> None:
 
 def test_attention_on_a_device_without_the_format_is_refused() -> None:
     op = replace(grouped(DECODE), q="fp8")
-    with pytest.raises(InputError, match="attention in fp8.*catalog/devices.toml"):
+    with pytest.raises(InputError, match=r"attention in fp8.*catalog/devices\.toml"):
         op_time(op, machine("8xA100", "vllm"))
 
 
 def test_nvfp4_experts_are_widened_where_fp4_is_not_multiplied() -> None:
     hopper, blackwell = (op_time(mixture(8192, form="nvfp4"), replace(machine(gpus, "vllm"), tables=False))
                          for gpus in ("8xH200", "8xB200"))
-    assert hopper.basis == "transfer" and hopper.seconds > 2 * blackwell.seconds
+    assert hopper.basis == "transfer"
+    assert hopper.seconds > 2 * blackwell.seconds
 
 
 # ---- constants -----------------------------------------------------------------------------------------------------
@@ -140,10 +145,19 @@ def test_constants_of_the_nearest_device() -> None:
     """An H800 has those of an H200 or H100, wider; a library's own device goes before another library's."""
     own = nearest("attention", ("decode 128 bf16-bf16",), by_key("h200"), "vllm")
     other = nearest("attention", ("decode 128 bf16-bf16",), by_key("h800"), "vllm")
-    assert own and other and own.basis == "constants" and other.basis == "transfer"
-    assert other.device in ("h200", "h100-sxm") and other.library == "vllm" and other.spread > 0
+    assert own
+    assert other
+    assert own.basis == "constants"
+    assert other.basis == "transfer"
+    assert other.device in ("h200", "h100-sxm")
+    assert other.library == "vllm"
+    assert other.spread > 0
+    card = nearest("attention", ("decode 128 bf16-bf16",), by_key("l4"), "vllm")
+    assert card
+    assert card.device == "l40s"
     left = nearest("attention", ("decode 128 bf16-bf16",), by_key("h200"), "vllm", without=frozenset({"h200"}))
-    assert left and left.device == "h100-sxm"
+    assert left
+    assert left.device == "h100-sxm"
 
 
 # ---- how rows fall to experts --------------------------------------------------------------------------------------
@@ -162,14 +176,17 @@ def test_rows_of_the_busiest_group(tokens: int, top_k: int, count: int, groups: 
 
 def test_skew_uses_fewer_experts_and_loads_one_group() -> None:
     even, drawn, skewed = (routing.rows(256, 8, 256, 8, how) for how in ("balanced", "uniform", "power_law_1.2"))
-    assert even.used == 32 and skewed.used < drawn.used <= 32
-    assert skewed.rows > 1.2 * even.rows and skewed.most > 5 * even.most
+    assert even.used == 32
+    assert skewed.used < drawn.used <= 32
+    assert skewed.rows > 1.2 * even.rows
+    assert skewed.most > 5 * even.most
 
 
 def test_a_histogram_of_shares() -> None:
     """Half of the rows on one of four experts, a quarter on the next; no expert more than once a token."""
     found = routing.rows(1024, 2, 4, 1, (4.0, 2.0, 1.0, 1.0))
-    assert found.rows == pytest.approx(2048, rel=0.01) and found.most == pytest.approx(1024, rel=0.01)
+    assert found.rows == pytest.approx(2048, rel=0.01)
+    assert found.most == pytest.approx(1024, rel=0.01)
     with pytest.raises(InputError, match="routing 'zipf': expected balanced"):
         routing.rows(64, 8, 256, 1, "zipf")
 
@@ -190,7 +207,8 @@ def test_imbalance_that_a_split_states_goes_before_the_machine_s_routing() -> No
 def test_between_points_of_a_surface() -> None:
     """Along ln x, between two b by their share, held beyond the ends."""
     curve = Curve.of({1.0: 1.0, 4.0: 4.0})
-    assert exp(curve.at(log(2))) == pytest.approx(2) and exp(curve.at(log(9))) == pytest.approx(4)
+    assert exp(curve.at(log(2))) == pytest.approx(2)
+    assert exp(curve.at(log(9))) == pytest.approx(4)
     plane = Surface.of({(1, 1): 1.0, (1, 4): 4.0, (4, 1): 2.0, (4, 4): 8.0})
     assert exp(plane.at(log(2), log(2))) == pytest.approx(2 * 2 ** 0.5)
     assert exp(plane.at(log(99), log(0.5))) == pytest.approx(2)
@@ -208,11 +226,13 @@ def test_a_measured_point_is_met(library: str) -> None:
         points = table.points(table.groups[32, 4, 128, 0, "bfloat16", "bfloat16"], "batch_size", axis)
         op = attention.as_op(attention.Geometry(32, 4, 128, 0, "bf16", "bf16"), at[0], at[1] + decode, decode=decode)
         found = op_time(op, where)
-        assert found.basis == "table" and found.seconds == pytest.approx(points[at], rel=1e-6)
+        assert found.basis == "table"
+        assert found.seconds == pytest.approx(points[at], rel=1e-6)
     shape, curves = next((shape, curves) for curves in experts.all_curves("h200", library, None) for shape in curves
                          if shape.form == "fp8_block" and shape.routing == "balanced")
     experts_op = experts.as_op(shape, 1024)
-    assert experts_op and op_time(experts_op, where).seconds == pytest.approx(curves[shape][1024], rel=1e-6)
+    assert experts_op
+    assert op_time(experts_op, where).seconds == pytest.approx(curves[shape][1024], rel=1e-6)
 
 
 @needs_tables
@@ -220,7 +240,8 @@ def test_ratios_of_tables_leave_what_ifs_true() -> None:
     where = machine("8xH200", "vllm")
     op = grouped(Batch(64, 1, 8191, decode=True))
     found, twice = op_time(op, where), op_time(op, whatif(where, {"memory": 2.0}))
-    assert found.basis == "table" and found.shares["memory"] > 0.6
+    assert found.basis == "table"
+    assert found.shares["memory"] > 0.6
     assert 0.5 < twice.seconds / found.seconds < 0.7
 
 
@@ -228,19 +249,21 @@ def test_ratios_of_tables_leave_what_ifs_true() -> None:
 def test_tables_that_hold_another_operator_are_left_out() -> None:
     """SGLang's latent prefill on Hopper was absorbed, its decode with an fp8 cache converted the whole pool."""
     decode = {key[1] for key in latent.measured_points("h200", "sglang", None, "decode")}
-    assert latent.measured_points("h200", "sglang", None, "prefill") == {} and decode == {"bf16"}
+    assert latent.measured_points("h200", "sglang", None, "prefill") == {}
+    assert decode == {"bf16"}
     assert {key[1] for key in latent.measured_points("b200", "sglang", None, "decode")} == {"bf16", "fp8"}
 
 
 @needs_tables
-@pytest.mark.parametrize("device, gpus", [("h200", "8xH200"),
+@pytest.mark.parametrize(("device", "gpus"), [("h200", "8xH200"),
                                           pytest.param("b200", "8xB200", marks=pytest.mark.heavy)])
 def test_held_out_attention_by_constants_alone(device: str, gpus: str) -> None:
     """Every 97th point of geometries that no constant was fitted on (bench/fit_attention.py splits by this hash)."""
     errors = []
     for library in silicon.BACKENDS:
         where = replace(machine(gpus, library), tables=False, cold=False)
-        for decode, name, axis in ((True, "generation_attention_perf", "step"), (False, "context_attention_perf", "isl")):
+        for decode, name, axis in ((True, "generation_attention_perf", "step"),
+                                   (False, "context_attention_perf", "isl")):
             table = next(measured.tables(device, "attention", library, name, None, attention.KEYS))
             for (h, k, d, w, kv, q), rows in table.groups.items():
                 g = attention.Geometry(h, k, d, w, attention.FORMS[kv], attention.FORMS[q])
@@ -248,12 +271,13 @@ def test_held_out_attention_by_constants_alone(device: str, gpus: str) -> None:
                     for (b, x), seconds in list(table.points(rows, "batch_size", axis).items())[::97]:
                         op = attention.as_op(g, int(b), int(x) + decode, decode=decode)
                         errors.append(abs(op_time(op, where).seconds / seconds - 1))
-    assert len(errors) > 500 and median(errors) < 0.12
+    assert len(errors) > 500
+    assert median(errors) < 0.12
 
 
 @needs_tables
 @pytest.mark.heavy
-@pytest.mark.parametrize("device, gpus", [("h200", "8xH200"), ("b200", "8xB200")])
+@pytest.mark.parametrize(("device", "gpus"), [("h200", "8xH200"), ("b200", "8xB200")])
 def test_held_out_experts_by_constants_alone(device: str, gpus: str) -> None:
     errors = []
     for library in silicon.BACKENDS:
@@ -265,7 +289,8 @@ def test_held_out_experts_by_constants_alone(device: str, gpus: str) -> None:
                     op = experts.as_op(shape, tokens)
                     if op is not None:
                         errors.append(abs(op_time(op, where).seconds / seconds - 1))
-    assert len(errors) > 100 and median(errors) < 0.25
+    assert len(errors) > 100
+    assert median(errors) < 0.25
 
 
 def held_machine(gpus: str, library: str, how: str) -> Machine:
@@ -294,4 +319,5 @@ def test_a_call_takes_microseconds() -> None:
 def test_an_indexer_chooses_only_among_more_keys_than_it_keeps() -> None:
     where = replace(machine("8xH200", "sglang"), tables=False)
     few, many = (op_time(ops.IndexScores(64, 64 * keys, 64 * keys, 32, 128, 2048), where) for keys in (2048, 2200))
-    assert many.seconds > few.seconds + 4e-6 and index.is_decode(ops.IndexScores(64, 64 * 99, 64 * 99, 32, 128, 2048))
+    assert many.seconds > few.seconds + 4e-6
+    assert index.is_decode(ops.IndexScores(64, 64 * 99, 64 * 99, 32, 128, 2048))

@@ -10,15 +10,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from math import log
+from math import hypot, log
 from typing import Any
 
 from sublight.device import Device, by_key
 from sublight.predict.machine import Machine
 
 LIBRARIES = ("vllm", "sglang", "trtllm")             # a library without constants of its own takes them in this order
-OTHER_GENERATION, OTHER_DEVICE, OTHER_LIBRARY, OTHER_KIND = 8.0, 1.0, 1.5, 0.5
-WIDER = 1.5                                          # spread of constants that were fitted elsewhere, over their own
+GRAPHICS = ((7, 5), (8, 6), (8, 9), (12, 0))         # capabilities of chips with GDDR; the others have HBM
+OTHER_MEMORY, OTHER_GENERATION, OTHER_DEVICE, OTHER_LIBRARY, OTHER_KIND = 20.0, 4.0, 1.0, 1.5, 0.5
+# ln spread that a transfer adds, measured with each device left out in turn (bench/fit_attention.py, fit_experts.py):
+# within a generation (H100 to H200, B200 to B300), to another with the same kind of memory (H100 to A100, RTX PRO 6000
+# to L40S), to the other kind; to another library or number format: judgement.
+SAME_GENERATION, SAME_MEMORY, ELSEWHERE, ANOTHER = 0.12, 0.28, 0.55, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,25 @@ def nearest(
     (there, whose, kind), row = best
     own = least == 0.0
     values = {name: value for name, value in row.items() if isinstance(value, float)}
-    spread, basis = (row["spread"], "constants") if own else (row["spread"] * WIDER, "transfer")
-    return Fitted(values, spread, basis, there, whose, kind)
+    another = 0.0 if (whose, kind) == (library, kinds[0]) else ANOTHER
+    spread = hypot(row["spread"], *_added(by_key(there), device), another)
+    return Fitted(values, spread, "constants" if own else "transfer", there, whose, kind)
+
+
+def _added(there: Device, device: Device) -> tuple[float, ...]:
+    if there.key == device.key:
+        return ()
+    if _graphics(there) != _graphics(device):
+        return (ELSEWHERE,)
+    return (SAME_GENERATION if _major(there) == _major(device) else SAME_MEMORY,)
+
+
+def _graphics(device: Device) -> bool:
+    return device.capability in GRAPHICS
+
+
+def _major(device: Device) -> int:
+    return (device.capability or (0, 0))[0]
 
 
 def _distance(key: tuple[str, str, str], kinds: tuple[str, ...], device: Device, library: str) -> float:
@@ -68,7 +89,8 @@ def _distance(key: tuple[str, str, str], kinds: tuple[str, ...], device: Device,
         other = by_key(there)
         apart += OTHER_DEVICE + abs(log((other.limits.memory_bytes_per_second or 1.0)
                                         / (device.limits.memory_bytes_per_second or 1.0)))
-        apart += OTHER_GENERATION * abs((other.capability or (0, 0))[0] - (device.capability or (0, 0))[0])
+        apart += OTHER_GENERATION * abs(_major(other) - _major(device))
+        apart += OTHER_MEMORY * (_graphics(other) != _graphics(device))
     if whose != library:
         apart += OTHER_LIBRARY + 0.01 * LIBRARIES.index(whose)
     return apart
