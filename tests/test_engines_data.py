@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import loaded
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sublight.engines import ENGINES, default, defaults
@@ -136,6 +136,7 @@ def test_conditions_are_not_evaluated() -> None:
     assert (script.commands[-1].words, script.doubtful) == (("f", "1"), True)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(alphabet="ab \"'\\$(){}#;&\n=", max_size=12).filter(
     lambda word: "$" not in word), min_size=1, max_size=4))
 def test_a_quoted_word_reads_as_it_was(words: list[str]) -> None:
@@ -157,6 +158,7 @@ MAPS: Any = st.recursive(st.dictionaries(st.text(alphabet="abc_", min_size=1, ma
                                                        inner | JSONS, max_size=3), max_leaves=6)
 
 
+@settings(max_examples=60, deadline=None)
 @given(MAPS)
 def test_an_options_file_reads_as_it_was_written(value: dict[str, Any]) -> None:
     assert parsed(written(value)) == value
