@@ -228,6 +228,17 @@ def test_a_format_that_the_device_lacks_is_said(tmp_path: Any) -> None:
     assert any("fp4" in why for why in one.view.model.refused)
 
 
+def test_a_run_that_would_be_faster_than_light_has_no_verdict(tmp_path: Any) -> None:
+    traces = read_all([str(small().write(tmp_path / "small.json"))])       # 50 µs of products
+    (one,) = explain(traces, what_ifs=[], model=Asked(named(LLAMA), phase="prefill", tokens=4096)).devices
+    assert one.view.model is not None
+    assert one.view.model.contradiction is not None
+    assert one.view.model.verdict.startswith(f"No verdict against {LLAMA}: its matrix products")
+    (one,) = explain(traces, what_ifs=[], model=Asked(named(LLAMA), phase="prefill", tokens=1, layers=1)).devices
+    assert one.view.model is not None
+    assert one.view.model.contradiction is None
+
+
 def test_an_option_of_a_run_needs_a_model() -> None:
     run = subprocess.run([sys.executable, "-m", "sublight", "explain", "x.json", "--tokens", "8"], capture_output=True,
                          text=True, check=False)

@@ -35,6 +35,7 @@ class Seen:
         self.collectives = sum(n for name, n in self.names.items() if self.category[name] == "communication")
         self.experts = any(c == "grouped gemm" for c in self.category.values()) or any(map(kernel, self.names))
         self.ranks = max((told.ranks or 0 for name in self.names if (told := kernel(name))), default=0)
+        self.cut = view.window == "A:B"
         self.tiles = self._tiles(view, kernels)
         self.loads = _loads(view)
         marked = view.steps if view.step_kind != "repetition" else ()      # what repeats may be layers

@@ -204,8 +204,9 @@ def _layers(asked: Asked, seen: Seen, facts: list[Fact]) -> tuple[int, int]:
         count = asked.layers
     elif attended == depth and seen.attention and seen.attention % steps == 0 and seen.attention // steps < depth:
         count = seen.attention // steps
+        cut = "; the window may cut layers" if seen.cut else ""
         facts.append(Fact("layers", f"{count} of {depth}", INFERRED,
-                          f"{number(seen.attention, 'forward attention kernel')} in {number(steps, 'step')}"))
+                          f"{number(seen.attention, 'forward attention kernel')} in {number(steps, 'step')}{cut}"))
     else:
         count = depth
         sure = seen.attention and seen.attention % depth == 0

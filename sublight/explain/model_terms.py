@@ -113,8 +113,19 @@ class AgainstModel:
         return self.run.facts
 
     @property
+    def contradiction(self) -> str | None:
+        """Why this cannot be the run: its products alone would be faster than light."""
+        measured = sum(row.measured_ns for row in self.families[:3])
+        if self.products_least_ns <= measured:
+            return None
+        return (f"its matrix products and attention need {ms(self.products_least_ns)} at least, but the window "
+                f"computes for {ms(measured)}: another model, fewer layers or tokens, or a narrower number format")
+
+    @property
     def verdict(self) -> str:
-        """One sentence: the largest term, the others, and how far the window is from it."""
+        """One sentence: the largest term, the others, and how far the window is from it; or why there is none."""
+        if self.contradiction:
+            return f"No verdict against {self.model}: {self.contradiction}"
         largest = self.terms_ns[self.limiter]
         low, high = self.network_interval_ns
         words = {"compute": f"compute {ms(self.terms_ns['compute'])} at dense peaks",
@@ -156,7 +167,7 @@ def against(asked: Asked, view: View, held: Fabric | None) -> AgainstModel:
         families=families,
         parts=tuple(sorted((_part(m, least, view) for m in found), key=lambda p: (-p.measured_ns, p.name))),
         rows=_rows(found, by_item, least, view), window_ns=view.budget.window_ns, network_told_by=network.told_by,
-        network_notes=tuple(network.notes), notes=_notes(found), refused=tuple(network.refused),
+        network_notes=tuple(network.notes), notes=(*_other_format(counted, view), *_notes(found)), refused=tuple(network.refused),
     )
 
 
@@ -225,6 +236,15 @@ def _peaks(counted: Sequence[Item], device: Device) -> tuple[str, ...]:
 def _formats(counted: Sequence[Item], name: str) -> str:
     return ", ".join(sorted({form for item in counted if item.family == name
                              for unit, form in item.op.work().flops if unit == "tensor"}))
+
+
+def _other_format(counted: Sequence[Item], view: View) -> tuple[str, ...]:
+    """Where kernels' names say that products are multiplied in formats which are none of the config's."""
+    seen = {(row.number_format or "").split(" ")[0] for row in view.kernels if row.category in ("gemm", "grouped gemm")}
+    told, wanted = sorted(seen - {""}), _formats(counted, FAMILIES[0])
+    if not told or not wanted or set(told) & set(wanted.split(", ")):
+        return ()
+    return (f"products in {wanted}, as the config says, though kernels' names say {', '.join(told)}",)
 
 
 def _measured(m: Matched, view: View) -> list[int]:
