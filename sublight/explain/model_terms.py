@@ -167,7 +167,8 @@ def against(asked: Asked, view: View, held: Fabric | None) -> AgainstModel:
         families=families,
         parts=tuple(sorted((_part(m, least, view) for m in found), key=lambda p: (-p.measured_ns, p.name))),
         rows=_rows(found, by_item, least, view), window_ns=view.budget.window_ns, network_told_by=network.told_by,
-        network_notes=tuple(network.notes), notes=(*_other_format(counted, view), *_notes(found)), refused=tuple(network.refused),
+        network_notes=tuple(network.notes), notes=(*_other_format(counted, view), *_notes(found)),
+        refused=tuple(network.refused),
     )
 
 
