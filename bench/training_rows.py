@@ -23,9 +23,9 @@ from sublight.predict.training.recipes import applied, recipe
 
 # Names of the sources' tables -> the catalog's, and the family that is held out together.
 NAMES = (
-    (r"llama-?3(\.1)?[_-]?405b", "meta-llama/Meta-Llama-3.1-405B", "Llama 3 405B"),
-    (r"llama-?3(\.[13])?[_-]?70b", "meta-llama/Meta-Llama-3-70B", "Llama 3 70B"),
-    (r"llama-?3(\.1)?[_-]?8b", "meta-llama/Meta-Llama-3-8B", "Llama 3 8B"),
+    (r"llama-?3[._-]?[123]?[_-]?405b", "meta-llama/Meta-Llama-3.1-405B", "Llama 3 405B"),
+    (r"llama-?3[._-]?[123]?[_-]?70b", "meta-llama/Meta-Llama-3-70B", "Llama 3 70B"),
+    (r"llama-?3[._-]?[123]?[_-]?8b", "meta-llama/Meta-Llama-3-8B", "Llama 3 8B"),
     (r"llama-?2[_-]?70b", "meta-llama/Llama-2-70b-hf", "Llama 2 70B"),
     (r"llama-?2[_-]?13b", "meta-llama/Llama-2-13b-hf", "Llama 2 13B"),
     (r"llama-?2[_-]?7b", "meta-llama/Llama-2-7b-hf", "Llama 2 7B"),
@@ -56,9 +56,9 @@ PAPERS = {"megatron-22b": (6144, 48, 64), "gpt3-175b": (12288, 96, 96), "turing-
 # llm-foundry, scripts/train/yamls/pretrain/mpt-*.yaml: width, layers, heads.
 MPT = {"125m": (768, 12, 12), "350m": (1024, 24, 16), "760m": (1536, 24, 12), "1b": (2048, 24, 16),
        "3b": (2560, 32, 20), "7b": (4096, 32, 32), "13b": (5120, 40, 40), "30b": (7168, 48, 56), "70b": (8192, 80, 64)}
-NODES = {"A100": "hgx-a100", "A100 80GB": "hgx-a100", "A100 40GB": "hgx-a100", "H100": "hgx-h100",
-         "H100 80GB": "hgx-h100", "H200": "hgx-h200", "B200": "hgx-b200", "B300": "hgx-b300", "GB200": "gb200-nvl72",
-         "GB300": "gb300-nvl72", "H800": "hgx-h800", "H20": "hgx-h20", "A100-PCIe": "pcie-a100"}
+NODES = {"A100": "hgx-a100", "H100": "hgx-h100", "H200": "hgx-h200", "B200": "hgx-b200", "B300": "hgx-b300",
+         "GB200": "gb200-nvl72", "GB300": "gb300-nvl72", "H800": "hgx-h800", "H20": "hgx-h20",
+         "A100-PCIe": "pcie-a100", "H100-PCIe": "pcie-h100", "L40S": "pcie-l40s"}
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,8 @@ def _plan(row: dict[str, str]) -> Training:
     return Training(
         version=version[1] if version else None, tp=tp, pp=pp, cp=cp, dp=dp, ep=_whole(row, "ep", 1), vpp=vpp,
         mbs=_whole(row, "mbs"), schedule="interleaved" if vpp > 1 and pp > 1 else "1f1b", recompute=_recompute(row),
-        zero=zero, precision=_precision(row), overlap_tp="async" in notes.lower(), extra=(("adapters", "lora"),) if "LoRA" in notes else (),
+        zero=zero, precision=_precision(row), overlap_tp="async" in notes.lower(),
+        extra=(("adapters", "lora"),) if "LoRA" in notes else (),
     )
 
 
@@ -177,10 +178,11 @@ def _precision(row: dict[str, str]) -> str:
 
 @cache
 def _machine(gpu: str, gpus: int) -> Machine:
-    if gpu not in NODES:
-        raise InputError(f"no node for '{gpu}'")
-    node = node_named(NODES[gpu])
-    if gpu == "A100 40GB":
+    plain = re.sub(r"\s*\d+\s*GB|\s*SXM\d?", "", gpu).replace(" ", "-").strip("-")
+    if plain not in NODES:
+        raise InputError(f"no node for the GPU '{gpu}'")
+    node = node_named(NODES[plain])
+    if "40GB" in gpu.replace(" ", "") and plain == "A100":
         node = replace(node, device=by_key("a100-sxm-40"))
     inside = min(gpus, node.gpus)
     return Machine(Cluster(node, -(-gpus // inside), inside), "torch")

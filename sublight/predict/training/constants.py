@@ -7,10 +7,11 @@ generation of GPUs, "quantised:mxfp8" in that precision.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
@@ -20,8 +21,8 @@ from sublight.plan import Training
 GENERATIONS = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
 # Where a framework has none: seconds and shares. All others are factors: 1. What stays exposed of an exchange that runs
 # beside compute is judgement there.
-ABSENT = {"launch": 0.0, "grouped": 0.0, "sync": 0.0, "p2p": 1.0, "gradients": 0.0, "parameters": 0.0, "fixed": 0.0,
-          "tp exposed": 0.25, "ep exposed": 0.5}
+ABSENT = {"launch": 0.0, "grouped": 0.0, "sync": 0.0, "drift": 0.0, "p2p": 1.0, "gradients": 0.0, "parameters": 0.0,
+          "fixed": 0.0, "tp exposed": 0.25, "ep exposed": 0.5}
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,17 @@ class Constants:
 
     def value(self, name: str, tags: tuple[str, ...]) -> float:
         """The value of a name on a plan whose tags these are."""
-        found = self.values.get(name, ABSENT.get(name, 1.0))
-        for tag in tags:
-            found *= self.values.get(f"{name}:{tag}", 1.0)
+        found = self._known.get((name, tags))
+        if found is None:
+            found = self.values.get(name, ABSENT.get(name, 1.0))
+            for tag in tags:
+                found *= self.values.get(f"{name}:{tag}", 1.0)
+            self._known[name, tags] = found
         return found
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, tuple[str, ...]], float]:
+        return {}
 
 
 @cache
@@ -56,6 +64,16 @@ def constants(framework: str, without: str | None = None) -> Constants:
     values = row.get("without", {}).get(without, row["values"])
     wider = 1.0 if framework in rows else 2.0
     return Constants(dict(values), float(row["spread"]) * wider, str(row["basis"]))
+
+
+def years(plan: Training) -> float:
+    """From NeMo container 26.04 to the plan's version, "25.11" or "26.04.01"; 0 where none is named.
+
+    >>> years(Training(version="26.04.01")), years(Training(version="25.10"))
+    (0.0, -0.5)
+    """
+    found = re.match(r"(\d\d)\.(\d\d)", plan.version or "")
+    return (int(found[1]) - 26) + (int(found[2]) - 4) / 12 if found else 0.0
 
 
 def tags(plan: Training, device: Device) -> tuple[str, ...]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import exp
 
 from sublight.plan import Training
 from sublight.predict.optime import mixed_shares
-from sublight.predict.training.constants import Constants
+from sublight.predict.training.constants import Constants, years
 from sublight.predict.training.overlap import exposed
 from sublight.predict.training.schedule import StageTime, waiting
 from sublight.predict.training.spent import PassSpent, Pieces, Spent
@@ -38,8 +39,8 @@ class Joined:
 
 def joined(made: Pieces, plan: Training, known: Constants, tags: tuple[str, ...], *, fixed: float = 1.0) -> Joined:
     """The step. fixed: factor of the what-if on fixed costs."""
-    passes = [(_scaled(forward, plan, known, tags, fixed), _scaled(backward, plan, known, tags, fixed))
-              for forward, backward, _ in made.stages]
+    each = {id(stage): tuple(_scaled(one, plan, known, tags, fixed) for one in stage[:2]) for stage in made.stages}
+    passes = [each[id(stage)] for stage in made.stages]
     stages = tuple(StageTime(_sum(f), _sum(b), made.stages[i][1].weight * _compute(b))
                    for i, (f, b) in enumerate(passes))
     slowest = max(range(len(stages)), key=lambda index: stages[index].both)
@@ -75,14 +76,15 @@ def _scaled(made: PassSpent, plan: Training, known: Constants, tags: tuple[str, 
     """A pass by kind, with what the host adds where it is slower than the device."""
     shown = {"tp": known.value("tp exposed", tags) if plan.overlap_tp else 1.0,
              "ep": known.value("ep exposed", tags) if plan.overlap_ep else 1.0, "cp": 1 - HIDDEN}
-    out = {kind: Spent(part.seconds * known.value(kind, tags) * shown.get(kind, 1.0), part.shares)
+    newer = exp(-known.value("drift", tags) * years(plan))
+    out = {kind: Spent(part.seconds * known.value(kind, tags) * newer * shown.get(kind, 1.0), part.shares)
            for kind, part in made.by_kind.items()}
     device = _sum(out)
-    host = (made.calls * known.value("launch", tags) + made.products * known.value("grouped", tags)) / fixed
+    host = made.calls * known.value("launch", tags) / fixed
     if host > 0 and device > 0:
         both = max(device, host) * (1 + (min(device, host) / max(device, host)) ** SHARP) ** (1 / SHARP)
         out["host"] = Spent(both - device)
-    sync = made.experts * known.value("sync", tags) / fixed
+    sync = (made.experts * known.value("sync", tags) + made.products * known.value("grouped", tags)) * newer / fixed
     if sync > 0:
         out["sync"] = Spent(sync)
     return out

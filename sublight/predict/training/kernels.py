@@ -1,8 +1,8 @@
 """This file knows about the times of training kernels: cuBLAS, Transformer Engine and FlashAttention at training sizes.
 
 They are other kernels, at other sizes, than the serving engines' that predict.operators is fitted on, and each
-framework runs its own; so a form with the physics of the size is kept here, and how far a framework is from it is fitted
-end to end (catalog/training/constants.toml):
+framework runs its own; so a form with the physics of the size is kept here, and how far a framework is from it is
+fitted end to end (catalog/training/constants.toml):
 
     seconds = fixed + ((operations / (rate · filled))^p + (bytes / memory rate)^p)^(1/p)
 

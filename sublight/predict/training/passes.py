@@ -15,6 +15,7 @@ from sublight.models.backward import WEIGHT, backward_of
 from sublight.models.block import Labelled, norm, product
 from sublight.models.feedforward import Mixture
 from sublight.models.model import Layer
+from sublight.models.recurrent import Mamba2
 from sublight.ops import (
     Attention,
     CacheWrite,
@@ -24,6 +25,7 @@ from sublight.ops import (
     Experts,
     Gather,
     Gemm,
+    GroupedGemm,
     IndexScores,
     Normalisation,
     Recurrence,
@@ -71,10 +73,12 @@ def in_precision(model: Model, precision: str) -> Model:
     """The model as it is multiplied in training: linear layers of blocks in `precision`, the rest in 16 bits.
 
     Embedding and head, attention itself and the router stay in bf16 (NVIDIA Transformer Engine's recipes; DeepSeek-V3
-    report, arXiv 2412.19437, section 3.3.1).
+    report, arXiv 2412.19437, section 3.3.1). Hybrids in NVFP4 keep their mixers in wider formats: in mxfp8 here
+    (Nemotron 3 white paper, arXiv 2512.20856: Mamba's output in MXFP8, attention's products in bf16).
     """
     form = FP8_PRECISIONS.get(precision, "bf16")
-    return recast(model, attention=form, mlp=form, experts=form, head="bf16", kv="bf16")
+    mixers = "mxfp8" if form == "nvfp4" and any(isinstance(layer.attention, Mamba2) for layer in model.layers) else form
+    return recast(model, attention=mixers, mlp=form, experts=form, head="bf16", kv="bf16")
 
 
 def expert_split(plan: Training) -> Split:
@@ -92,16 +96,32 @@ def passes(model: Model, plan: Training, job: Job, *, stage: int) -> Passes:
     pipeline = stage_of(model, plan, stage)
     step = Batch(plan.mbs, max(1, job.seq // plan.cp)), Batch(plan.mbs, job.seq)
     first = list(_counted(_into(model, plan, step[0]), 1)) if pipeline.first else []
-    layers = [replace(call, top_k=layer.mlp.top_k) if call.kind == "ep" and isinstance(layer.mlp, Mixture) else call
-              for layer, count in model.stage_kinds(pipeline)
-              for call in _counted(_layer(layer, model.width, plan, step), count)]
+    layers = [call for layer, count in model.stage_kinds(pipeline)
+              for call in _of_layer(layer, model.width, plan, step, count)]
     last = list(_last(model, plan, step)) if pipeline.last else []
     forward = (*first, *layers, *last)
     behind = tuple(Call(label, op, call.count, _kind(label, op), call.top_k) for call in reversed(forward)
                    for label, op in _behind(call, plan))
     if dict(plan.extra).get("adapters"):
         behind = tuple(call for call in behind if not call.label.endswith(WEIGHT))
-    return Passes(forward, behind, _recomputed(layers, plan))
+    again = _recomputed([one for call in layers for one in _products(call)], plan)
+    return Passes(tuple(one for call in forward for one in _products(call)), behind, again)
+
+
+def _products(call: Call) -> Iterator[Call]:
+    """Experts as training runs them: two grouped products and the activation between them, through memory."""
+    op = call.op
+    if not isinstance(op, Experts):
+        yield call
+        return
+    rows, into = op.tokens * op.top_k, op.inner * (2 if op.gated else 1)
+    a, w, block = op.activations, op.weights, op.weight_block
+    up = GroupedGemm(rows, into, op.width, op.experts_used, a, w, b_block=block)
+    down = GroupedGemm(rows, op.width, op.inner, op.experts_used, a, w, b_block=block)
+    between = Elementwise((Operand(rows * into, "bf16"),), (Operand(rows * op.inner, "bf16"),), 2)
+    yield replace(call, label="moe.experts.up", op=up)
+    yield replace(call, label="moe.experts.activation", op=between, kind="small")
+    yield replace(call, label="moe.experts.down", op=down)
 
 
 def stage_of(model: Model, plan: Training, stage: int) -> Split:
@@ -130,7 +150,7 @@ def stage_of(model: Model, plan: Training, stage: int) -> Split:
 MODULES: dict[str, tuple[str, ...]] = {
     "core_attn": ("attention.core", "attention.prefill"), "mla_up_proj": ("attention.q_b", "attention.kv_b"),
     "layernorm": ("attention.norm", "mlp.norm"), "mlp": ("mlp.up", "mlp.activation", "mlp.down"),
-    "moe_act": ("moe.activation",), "shared_experts": ("shared.",), "moe": ("moe.", "shared."),
+    "moe_act": ("moe.experts.activation",), "shared_experts": ("shared.",), "moe": ("moe.", "shared."),
 }
 
 
@@ -156,6 +176,14 @@ def _recomputed(layers: list[Call], plan: Training) -> tuple[Call, ...]:
 def _counted(made: Iterator[Labelled], count: int) -> Iterator[Call]:
     for label, op in made:
         yield Call(label, op, count, _kind(label, op))
+
+
+def _of_layer(
+    layer: Layer, width: int, plan: Training, step: tuple[Batch, Batch], count: int,
+) -> Iterator[Call]:
+    top_k = layer.mlp.top_k if isinstance(layer.mlp, Mixture) else 0
+    for call in _counted(_layer(layer, width, plan, step), count):
+        yield replace(call, top_k=top_k) if call.kind == "ep" else call
 
 
 def _kind(label: str, op: Op) -> str:
@@ -191,7 +219,7 @@ def _last(model: Model, plan: Training, step: tuple[Batch, Batch]) -> Iterator[C
         t = step[0].rows
         yield from _counted(iter([("draft.join", product(t, model.width, model.draft_inputs * model.width,
                                                          model.embedding))]), 1)
-        yield from _counted(_layer(layer, model.width, plan, step), 1)
+        yield from _of_layer(layer, model.width, plan, step, 1)
         yield from _counted(_loss(model, plan, step[0]), 1)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sublight.models import Model, Split
 from sublight.models.block import Weight
-from sublight.ops import Communication, Elementwise, Experts, Gemm, GroupedGemm, OptimizerStep
+from sublight.ops import Communication, Elementwise, Gemm, GroupedGemm, OptimizerStep
 from sublight.ops.op import Op, Operand
 from sublight.plan import Job, Training
 from sublight.predict.machine import Machine
@@ -95,15 +95,13 @@ def _pass(calls: tuple[Call, ...], plan: Training, where: Machine, weight: float
         by_kind.setdefault(call.kind, []).append((call.count * time.seconds, time.shares))
     spent = {kind: Spent(sum(seconds for seconds, _ in rows), mixed_shares(rows)) for kind, rows in by_kind.items()}
     of_experts = [call for call in calls if call.kind == "experts"]
-    layers = sum(call.count for call in of_experts if call.label in ("moe.experts", "moe.experts.up.input_grad"))
+    layers = sum(call.count for call in of_experts if call.label in ("moe.experts.up", "moe.experts.up.input_grad"))
     products = sum(call.count * _products(call.op) for call in of_experts)
     return PassSpent(spent, sum(call.count for call in calls if call.kind != "experts"), layers, products, weight)
 
 
 def _products(op: Op) -> int:
     """Matrix products that one call is, where each expert has its own."""
-    if isinstance(op, Experts):
-        return 2 * op.experts_used
     return op.groups if isinstance(op, GroupedGemm) else op.batch if isinstance(op, Gemm) else 1
 
 
@@ -168,7 +166,7 @@ def parameters_on_rank(model: Model, plan: Training, stage: int) -> tuple[int, i
     if split.first:
         dense += table + model.positions * model.width
     if split.last:
-        dense += 0 if model.tied and split.first else table
+        dense += model.width + (0 if model.tied and split.first else table)
         for weight in model.draft_weights():
             d, e = _held(weight, plan, split_tp)
             dense, experts = dense + d, experts + e
