@@ -205,6 +205,27 @@ def test_torchtitan_by_its_script() -> None:
     assert launch.job == Job(seq=8192, gbs=8)
 
 
+@pytest.mark.parametrize(("text", "version", "field", "value"), [
+    ("vllm serve a/b -O0", None, "cuda_graphs", False),
+    ("vllm serve a/b -O 0 --compilation-config '{\"cudagraph_mode\":\"FULL\"}'", None, "cuda_graphs", True),
+    ("vllm serve a/b", "0.7.3", "chunked_prefill", False),               # had to be asked for before the V1 engine
+    ("vllm serve a/b", "0.8.0", "chunked_prefill", True),
+    ("vllm serve a/b", "0.7.3", "prefix_cache", False),
+    ("vllm serve a/b --enable-chunked-prefill=False", "0.8.3", "chunked_prefill", False),
+    ("trtllm-serve a/b", "1.0.0", "chunked_prefill", False),
+    ("trtllm-serve a/b", "0.20.0", "cuda_graphs", False),
+    ("trtllm-serve a/b", "1.0.0", "cuda_graphs", True),
+    ("python pretrain_gpt.py --tensor-model-parallel-size 4 --expert-model-parallel-size 8", None, "etp", 4),
+    ("python pretrain_gpt.py --tensor-model-parallel-size 4", None, "etp", 1),
+    ("python pretrain_gpt.py --tensor-model-parallel-size 4", None, "precision", "fp32"),
+    ("torchrun -m torchtitan.train --parallelism.fsdp_reshard_after_forward never", None, "zero", 2),
+    ("NGPU=8 ./run_train.sh --parallelism.data_parallel_replicate_degree 8", None, "zero", 0),
+    ("NGPU=8 ./run_train.sh --parallelism.data_parallel_replicate_degree 2", None, "dp", 8),
+])
+def test_what_silence_and_switches_mean(text: str, version: str | None, field: str, value: object) -> None:
+    assert getattr(parse(text, version=version).plan, field) == value
+
+
 @pytest.mark.parametrize(("text", "tp"), [
     ("bash -c 'pip install vllm==0.9.2 && vllm serve a/b -tp 4'", 4),
     ("nsys profile -o x --cuda-graph-trace=node vllm serve a/b --tensor_parallel_size 4", 4),
