@@ -12,7 +12,8 @@ from sublight.guard.typical import Typical
 from sublight.observe.kernel_name import classify
 
 Row = tuple[str, ...]
-SPACES = re.compile(r"(?:at::native|c10|std|\(anonymous namespace\))::")
+SPACES = re.compile(r"(?:at::native|c10|std|\(anonymous namespace\))::|\(int\)|\bvoid (?=\w)")
+NUMBERS = re.compile(r"<(?:\d+, )+")
 MOST_CHANGES, MOST_NAMES, NAME = 16, 3, 58
 SETTINGS_HEAD = ("what differs", "A", "B")
 MEMBERS_HEAD = ("", "A", "B", "B − A")
@@ -134,10 +135,8 @@ def _kind(change: Change) -> str:
 
 
 def short(name: str, width: int = NAME) -> str:
-    """A kernel's name as tables show it: without the namespaces that say nothing, and without templates where those
-    make it long."""
-    told = SPACES.sub("", classify(name).short or name).replace("(int)", "")
-    return cut(told if len(told) <= width else told.partition("<")[0] or told, width)
+    """A kernel's name as tables show it: without the namespaces and numbers that say nothing."""
+    return cut(NUMBERS.sub("<", SPACES.sub("", classify(name).short or name)), width)
 
 
 def named(names: tuple[str, ...]) -> str:
