@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from math import ceil, log
 
 from sublight.device import Limits
@@ -234,7 +235,9 @@ FORMS = {"bfloat16": "bf16", "fp8": "fp8", "float16": "fp16"}
 @lru_cache(maxsize=512)
 def _surface(device: str, library: str, version: str | None, decode: bool, wanted: Geometry) -> measured.Near | None:
     name = "generation_attention_perf" if decode else "context_attention_perf"
-    for table in measured.tables(device, "attention", library, name, version, KEYS):
+    same = (("num_heads", wanted.heads), ("num_key_value_heads", wanted.kv_heads), ("head_dim", wanted.d))
+    for table in chain(measured.tables(device, "attention", library, name, version, KEYS, same),
+                       measured.tables(device, "attention", library, name, version, KEYS)):
         by_geometry = {Geometry(h, k, d, w, FORMS.get(kv, kv), FORMS.get(q, q)): rows
                        for (h, k, d, w, kv, q), rows in table.groups.items()}
         if not by_geometry:

@@ -223,19 +223,9 @@ def _curve(device: str, library: str, version: str | None, wanted: Shape, block:
            kernel: str | None) -> Near | None:
     """Of the nearest shape: exact ones of any version go before near ones. Of a kernel that is asked for and that the
     library's tables lack, those of another library that runs it."""
-    best: tuple[float, Shape, Mapping[float, float]] | None = None
-    sources = list(all_curves(device, library, version, kernel))
-    if kernel and not any(shape.form == wanted.form for curves in sources for shape in curves):
-        sources = [curves for other in silicon.BACKENDS for curves in all_curves(device, other, None, kernel)]
-        if not any(shape.form == wanted.form for curves in sources for shape in curves):
-            sources = list(all_curves(device, library, version, None))
-    for curves in sources:
-        for shape in curves:
-            apart = wanted.apart(shape)
-            if apart <= FARTHEST and (best is None or apart < best[0] - 1e-9):
-                best = apart, shape, curves[shape]
-        if best and best[0] == 0.0:
-            break
+    form = ("moe_dtype", wanted.form.removesuffix(" nongated"))
+    best = (_nearest(device, library, version, wanted, kernel, (form, ("hidden_size", wanted.width)))
+            or _nearest(device, library, version, wanted, kernel, (form,)))
     if best is None:
         return None
     apart, shape, points = best
@@ -245,15 +235,39 @@ def _curve(device: str, library: str, version: str | None, wanted: Shape, block:
                 measured.EXACT + measured.APART * apart)
 
 
-@lru_cache(maxsize=48)
+Found = tuple[float, Shape, Mapping[float, float]]       # distance, whose curve, tokens -> seconds
+
+
+def _nearest(
+    device: str, library: str, version: str | None, wanted: Shape, kernel: str | None,
+    only: tuple[tuple[str, object], ...],
+) -> Found | None:
+    sources = list(all_curves(device, library, version, kernel, only))
+    if kernel and not any(shape.form == wanted.form for curves in sources for shape in curves):
+        sources = [curves for other in silicon.BACKENDS for curves in all_curves(device, other, None, kernel, only)]
+        if not any(shape.form == wanted.form for curves in sources for shape in curves):
+            sources = list(all_curves(device, library, version, None, only))
+    best: Found | None = None
+    for curves in sources:
+        for shape in curves:
+            apart = wanted.apart(shape)
+            if apart <= FARTHEST and (best is None or apart < best[0] - 1e-9):
+                best = apart, shape, curves[shape]
+        if best and best[0] == 0.0:
+            break
+    return best
+
+
+@lru_cache(maxsize=96)
 def all_curves(
     device: str, library: str, version: str | None, kernel: str | None = None,
+    only: tuple[tuple[str, object], ...] = (),
 ) -> tuple[Mapping[Shape, Mapping[float, float]], ...]:
     """Of each version: shape -> tokens -> seconds. Of several kernels that were measured for a shape the fastest
     stands, at each number of tokens: that is what recipes and tuners choose (TensorRT-LLM, nvfp4 on B200: CUTLASS takes
     three times what trtllm-gen takes)."""
     return tuple(curves_of(table, KERNELS[kernel] if kernel else ())
-                 for table in measured.tables(device, "moe", library, "moe_perf", version, KEYS))
+                 for table in measured.tables(device, "moe", library, "moe_perf", version, KEYS, only))
 
 
 # Kernels of experts that an engine can be told to run, by what the tables' kernel_source calls them.

@@ -48,9 +48,10 @@ class Table:
 
 def tables(
     device: str, family: str, library: str, name: str, version: str | None, keys: tuple[str, ...],
+    only: tuple[tuple[str, object], ...] = (),
 ) -> Iterator[Table]:
     """Of all versions that have the table: the one asked for or the next newer ones first, then older ones; the newest
-    first where none is asked for."""
+    first where none is asked for. only: as silicon.table has it."""
     folder = silicon.system(device)
     if folder is None:
         return
@@ -59,17 +60,20 @@ def tables(
         newer = [one for one in reversed(found) if silicon.age(one) >= silicon.age(version)]
         found = (*newer, *(one for one in found if one not in newer))
     for one in found:
-        table = _table(device, family, library, name, one, keys)
+        table = _table(device, family, library, name, one, keys, only)
         if table is not None:
             yield table
 
 
 @lru_cache(maxsize=64)
-def _table(device: str, family: str, library: str, name: str, version: str, keys: tuple[str, ...]) -> Table | None:
+def _table(
+    device: str, family: str, library: str, name: str, version: str, keys: tuple[str, ...],
+    only: tuple[tuple[str, object], ...],
+) -> Table | None:
     import numpy as np
 
-    columns = silicon.table(device, family, library, name, version)
-    if columns is None:
+    columns = silicon.table(device, family, library, name, version, only)
+    if columns is None or not len(columns["latency"]):
         return None
     rows = len(columns["latency"])
     columns = {**{key: np.full(rows, value) for key, value in ABSENT.items() if key in keys}, **columns}

@@ -79,10 +79,14 @@ def age(version: str) -> tuple[tuple[int, ...], int, int]:
 
 
 @lru_cache(maxsize=24)
-def table(device: str, family: str, backend: str, name: str, version: str | None = None) -> Columns | None:
+def table(
+    device: str, family: str, backend: str, name: str, version: str | None = None,
+    only: tuple[tuple[str, object], ...] = (),
+) -> Columns | None:
     """The columns of a table, of the newest version that has it where none is given; None where there is no such table.
 
     device: key of the catalog, or a system folder. table("h200", "gemm", "trtllm", "gemm_perf")["latency"] is in ms.
+    only: (column, value) of the rows that are wanted, which spares reading a large table's others.
     """
     folder = SYSTEMS.get(device, device)
     found = versions(folder, family, backend, name)
@@ -91,7 +95,8 @@ def table(device: str, family: str, backend: str, name: str, version: str | None
         return None
     import pyarrow.parquet as parquet
 
-    read = parquet.read_table(there / folder / family / backend / (version or found[0]) / f"{name}.parquet")
+    read = parquet.read_table(there / folder / family / backend / (version or found[0]) / f"{name}.parquet",
+                              filters=[(column, "==", value) for column, value in only] or None)
     return {column: _array(read.column(column)) for column in read.column_names}
 
 
