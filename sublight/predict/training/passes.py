@@ -69,6 +69,9 @@ class Passes:
         return tuple(call for call in self.backward if call.label.endswith(WEIGHT))
 
 
+_RECAST: dict[tuple[int, str], tuple[Model, Model]] = {}   # by identity: hashing a model costs more than a step
+
+
 def in_precision(model: Model, precision: str) -> Model:
     """The model as it is multiplied in training: linear layers of blocks in `precision`, the rest in 16 bits.
 
@@ -76,6 +79,15 @@ def in_precision(model: Model, precision: str) -> Model:
     report, arXiv 2412.19437, section 3.3.1). Hybrids in NVFP4 keep their mixers in wider formats: in mxfp8 here
     (Nemotron 3 white paper, arXiv 2512.20856: Mamba's output in MXFP8, attention's products in bf16).
     """
+    key = (id(model), precision)
+    if key not in _RECAST or _RECAST[key][0] is not model:
+        if len(_RECAST) > 64:
+            _RECAST.clear()
+        _RECAST[key] = (model, _in_precision(model, precision))
+    return _RECAST[key][1]
+
+
+def _in_precision(model: Model, precision: str) -> Model:
     form = FP8_PRECISIONS.get(precision, "bf16")
     mixers = "mxfp8" if form == "nvfp4" and any(isinstance(layer.attention, Mamba2) for layer in model.layers) else form
     return recast(model, attention=mixers, mlp=form, experts=form, head="bf16", kv="bf16")

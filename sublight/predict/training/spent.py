@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sublight.models import Model, Split
+from sublight.models.backward import WEIGHT
 from sublight.models.block import Weight
 from sublight.ops import Communication, Elementwise, Gemm, GroupedGemm, OptimizerStep
 from sublight.ops.op import Op, Operand
@@ -21,6 +22,9 @@ from sublight.predict.training.passes import Call, Passes, passes, stage_of
 from sublight.work import BYTES
 
 ONCE = ("deepep", "hybridep")            # dispatchers that send a token to each NVLink domain once
+# Bytes of a gradient as it is reduced: Megatron-LM and torchtitan in fp32 unless told otherwise (defaults), DeepSpeed
+# and llm-foundry ("PURE" mixed precision) in 16 bits
+REDUCED = {"llm-foundry": 2, "megatron-deepspeed": 2}
 MULTIPLIED = {"fp8": 1, "fp8_block": 1, "mxfp8": 1, "nvfp4": 1}
 
 
@@ -81,32 +85,31 @@ def _spent(times: Iterable[OpTime]) -> Spent:
 
 
 def _stage(made: Passes, plan: Training, where: Machine) -> tuple[PassSpent, PassSpent]:
-    backward = (*made.recomputed, *made.backward)
-    compute = sum(_seconds(call, plan, where) for call in made.backward if call.kind not in ("tp", "ep", "cp"))
-    weight = sum(_seconds(call, plan, where) for call in made.weight)
-    return (_pass(made.forward, plan, where, 0.0),
-            _pass(backward, plan, where, weight / compute if compute else 0.0))
+    return _pass(made.forward, plan, where), _pass((*made.recomputed, *made.backward), plan, where)
 
 
-def _pass(calls: tuple[Call, ...], plan: Training, where: Machine, weight: float) -> PassSpent:
+def _pass(calls: tuple[Call, ...], plan: Training, where: Machine) -> PassSpent:
     by_kind: dict[str, list[tuple[float, Mapping[str, float]]]] = {}
+    count = layers = products = 0
+    weight = compute = 0.0
     for call in calls:
         time = call_time(call, plan, where)
-        by_kind.setdefault(call.kind, []).append((call.count * time.seconds, time.shares))
+        seconds = call.count * time.seconds
+        by_kind.setdefault(call.kind, []).append((seconds, time.shares))
+        if call.kind == "experts":
+            products += call.count * _products(call.op)
+            layers += call.count if call.label in ("moe.experts.up", "moe.experts.up.input_grad") else 0
+        else:
+            count += call.count
+        compute += seconds if call.kind not in ("tp", "ep", "cp") else 0.0
+        weight += seconds if call.label.endswith(WEIGHT) else 0.0
     spent = {kind: Spent(sum(seconds for seconds, _ in rows), mixed_shares(rows)) for kind, rows in by_kind.items()}
-    of_experts = [call for call in calls if call.kind == "experts"]
-    layers = sum(call.count for call in of_experts if call.label in ("moe.experts.up", "moe.experts.up.input_grad"))
-    products = sum(call.count * _products(call.op) for call in of_experts)
-    return PassSpent(spent, sum(call.count for call in calls if call.kind != "experts"), layers, products, weight)
+    return PassSpent(spent, count, layers, products, weight / compute if compute else 0.0)
 
 
 def _products(op: Op) -> int:
     """Matrix products that one call is, where each expert has its own."""
     return op.groups if isinstance(op, GroupedGemm) else op.batch if isinstance(op, Gemm) else 1
-
-
-def _seconds(call: Call, plan: Training, where: Machine) -> float:
-    return call.count * call_time(call, plan, where).seconds
 
 
 def call_time(call: Call, plan: Training, where: Machine) -> OpTime:
@@ -141,7 +144,8 @@ def _replicas(model: Model, plan: Training, where: Machine) -> tuple[Spent, Spen
     own = Group(max(1, plan.tp * plan.cp * plan.dp // (plan.ep * plan.etp)), plan.ep * plan.etp)
     held = ((dense, shared), (experts, own))
     reduce = "all_reduce" if plan.zero == 0 else "reduce_scatter"
-    gradients = _spent(collective(reduce, group, 2 * count, where) for count, group in held)
+    each = 2 if dict(plan.extra).get("gradients") == "bf16" else REDUCED.get(plan.framework, 4)
+    gradients = _spent(collective(reduce, group, each * count, where) for count, group in held)
     gathered = 0 if plan.zero == 0 else MULTIPLIED.get(plan.precision, 2) if plan.zero < 3 else 2
     parameters = _spent(collective("all_gather", group, gathered * count, where) for count, group in held)
     split = [count if plan.zero == 0 else -(-count // group.size) for count, group in held]
