@@ -26,8 +26,10 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
 
     from sublight.cli.predict import recast_model, traffic_of
     from sublight.cluster import parse
+    from sublight.engines import defaults
     from sublight.engines import parse as parse_command
     from sublight.errors import InputError
+    from sublight.improve.layouts import has_experts
     from sublight.plan import Job, Training
     from sublight.predict.machine import Machine
 
@@ -53,4 +55,8 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
             raise InputError("predict needs --isl and --osl: a launch command does not say what is asked of it")
         workload = traffic_of(options)
         where = Machine(cluster, launch.engine, launch.version, tables=not options.no_tables)
+        if plan.dp > 1 and not has_experts(model):
+            plan = replace(plan, dp=1, replicas=plan.replicas * plan.dp)
+            notes += ("without experts, data parallel ranks are replicas",)
+        plan = defaults(plan, memory_bytes=where.device.memory_bytes, device=where.device.title)
     return model, plan, workload, where, notes
