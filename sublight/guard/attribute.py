@@ -54,7 +54,7 @@ class KeyChange:
         return self.b.ns - self.a.ns
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Difference:
     """B against A."""
 

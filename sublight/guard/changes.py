@@ -4,6 +4,7 @@ their keys, so that changes sum to the difference.
     both have it, runs a step differ          more runs, fewer runs
     both have it, a run takes longer          slower, faster; kernels of one family that did so are one change
     both have it, its runs last as before     more exposed, less exposed: it owns more or less (what runs beside it)
+    both have it, it owns as much             moved: in another part of the budget
     only one has it                           new, gone, or replaced where others took its place (match.py)
     idle                                      longer gap, shorter gap, before the kernel that ends it
     each too small to be shown                other
@@ -24,7 +25,7 @@ SHOWN = 0.005                            # of the sum of all changes' sizes: a s
 BY_DURATION = 0.5                        # of what it owns more: its own runs take longer, it is not what runs beside it
 OPPOSITE = {
     "slower": "faster", "more runs": "fewer runs", "new": "gone", "more exposed": "less exposed",
-    "longer gap": "shorter gap", "replaced": "replaced", "other": "other",
+    "longer gap": "shorter gap", "replaced": "replaced", "moved": "moved", "other": "other",
 }
 OPPOSITE |= {after: before for before, after in OPPOSITE.items()}
 
@@ -71,8 +72,8 @@ def changes(a: Typical, b: Typical) -> tuple[Change, ...]:
     keys = sorted({*a.entries, *b.entries})
     groups = _Groups(a, b, keys)
     found = [groups.change(kind, members) for kind, members in groups.partition()]
-    size = sum(abs(change.ns) for change in found)
-    shown = [change for change in found if change.ns and abs(change.ns) >= SHOWN * size]
+    weights = [groups.weight(change) for change in found]
+    shown = [change for change, weight in zip(found, weights, strict=True) if weight and weight >= SHOWN * sum(weights)]
     kept = {id(change) for change in shown}
     rest: dict[str, list[Key]] = {}
     for change in found:
@@ -126,15 +127,17 @@ class _Groups:
             return "longer gap" if after.ns >= before.ns else "shorter gap"
         if keys[0].name in self.swapped:
             return "replaced"
-        if not before.runs or not after.runs:
-            return "new" if after.runs else "gone"
+        spent_a, spent_b = (sum(side[key].spent_ns for key in keys) for side in (self.a, self.b))
+        if not spent_a or not spent_b:
+            return "new" if spent_b else "gone"
         if abs(after.runs - before.runs) > MOVED * max(before.runs, after.runs):
             return "more runs" if after.runs > before.runs else "fewer runs"
         owned = after.ns - before.ns
-        spent = after.each_ns * after.runs - before.each_ns * before.runs
-        if owned and spent / owned >= BY_DURATION:
+        if not owned:
+            return "moved"
+        if (spent_b - spent_a) / owned >= BY_DURATION:
             return "slower" if owned > 0 else "faster"
-        return "more exposed" if owned >= 0 else "less exposed"
+        return "more exposed" if owned > 0 else "less exposed"
 
     def change(self, kind: str, keys: Sequence[Key]) -> Change:
         """The change of these keys."""
@@ -150,6 +153,10 @@ class _Groups:
             kind, GROUPS[keys[0].part], family, tuple(dict.fromkeys(key.operator for key in keys if key.operator)),
             self._names(self.a, keys), self._names(self.b, keys), after.ns - before.ns, before, after,
             sum(s * s for s in known) ** 0.5 if known and len(known) == len(scatter) else None, tuple(sorted(keys)))
+
+    def weight(self, change: Change) -> int:
+        """How much moved, by which it is shown or not: a kernel replaced by an equally fast one did change."""
+        return abs(change.ns) if change.group == "idle" else sum(self._size(key)[0] for key in change.keys) * -1
 
     def _size(self, key: Key) -> tuple[int, Key]:
         return -abs(self.b[key].ns - self.a[key].ns), key

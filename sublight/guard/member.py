@@ -40,7 +40,7 @@ class Key:
         return GROUPS[self.part] == "idle"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Member:
     """One device. Shapes: keys; by_repetition (keys, repetitions). Sums are over the kept repetitions."""
 
@@ -63,7 +63,7 @@ class Member:
         return sum(end - start for start, end in self.kept.windows)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Pieces:
     """Owned stretches or activities, each with its key in parts. Shapes: pieces."""
 

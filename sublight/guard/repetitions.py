@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import median_low
 
 from sublight.explain import View
 from sublight.explain.steps import REPETITION
@@ -38,6 +38,6 @@ def kept(view: View) -> Kept:
         whole = [(a[0], b[0]) for a, b in pairwise(windows) if b[0] > a[0]]
     if not whole:
         return Kept((windows[0],), 0, view.window_reason, False)
-    usual = median(end - start for start, end in whole)
+    usual = median_low(end - start for start, end in whole)
     like = tuple(w for w in whole if usual <= UNLIKE * (w[1] - w[0]) and w[1] - w[0] <= UNLIKE * usual)
     return Kept(like, len(whole) - len(like), view.window_reason, True)

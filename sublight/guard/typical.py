@@ -41,7 +41,7 @@ class Entry:
 NOTHING = Entry()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Typical:
     """The typical step of one run."""
 
