@@ -26,11 +26,13 @@ CATALOG = Path(__file__).parent.parent / "sublight" / "catalog" / "serving" / "f
 # What is likely before anything is measured (judgement; the pull was chosen on left-out families, 10 to 100 do alike):
 # the simulation is right, a first token takes two or three steps more to come out, and 20 ms beside the engine.
 SHRINK = 8.0                             # families that a level of 1 counts as
-PRIOR, DEVIATION = (1.0, 2.5, 0.02), (0.25, 2.0, 0.03)          # scale, steps, constant
+PRIOR, DEVIATION = (1.0, 2.5, 30e-6, 0.02), (0.25, 2.0, 30e-6, 0.03)         # scale, steps, launch, constant
 DEVIATION_OF_PROTOCOL = 0.05
 PRIOR_POINTS = 30.0
-UNKNOWN_DEVICE = 1.3                     # intervals where the engine was not measured on the device: judgement
+UNKNOWN_DEVICE = 1.5                     # intervals where the engine was not measured on the device: judgement
 NEAR = (1.0, 0.3)                        # weights of a load's own errors, and of its neighbours'
+WIDER = 1.1                              # judgement, seen on left-out families
+FEWEST, UNKNOWN_LOAD = 10, (-1.5, 1.5)   # errors for an interval of their own, and the interval without
 F64 = Any
 
 
@@ -45,6 +47,7 @@ class Point:
     users: int
     sim_ttft: float
     sim_tpot: float
+    calls: int
     ttft: float
     tpot: float
 
@@ -55,6 +58,7 @@ class Constants:
 
     scale: float
     steps: float
+    launch: float
     constant: float
     protocols: Mapping[str, float]       # more, where the protocol is another
     level: float
@@ -66,7 +70,7 @@ class Constants:
         """TTFT and TPOT."""
         level = float(np.exp(self.levels.get(p.device, self.level)))
         tpot = p.sim_tpot * level
-        ttft = self.scale * p.sim_ttft * level + self.steps * tpot + self.constant
+        ttft = self.scale * p.sim_ttft * level + self.steps * tpot + self.launch * p.calls + self.constant
         ttft += self.protocols.get(p.protocol, 0.0)
         return max(ttft, 0.25 * p.sim_ttft * level), tpot
 
@@ -97,11 +101,11 @@ def _levels(own: Sequence[Point]) -> tuple[float, dict[str, float]]:
 def _ttft(own: Sequence[Point], level: float, levels: Mapping[str, float]) -> Constants:
     factor = np.exp([levels.get(p.device, level) for p in own])
     tpot = np.array([p.sim_tpot for p in own]) * factor
-    columns = [np.array([p.sim_ttft for p in own]) * factor, tpot, np.ones(len(own))]
+    columns = [np.array([p.sim_ttft for p in own]) * factor, tpot, np.array([p.calls for p in own]), np.ones(len(own))]
     kinds = sorted({p.protocol for p in own} - {""})
     columns += [np.array([float(p.protocol == kind) for p in own]) for kind in kinds]
     found = least_relative(np.stack(columns, 1), np.array([p.ttft for p in own]), weights([p.family for p in own]))
-    return Constants(found[0], found[1], found[2], dict(zip(kinds, found[3:], strict=True)), level, levels,
+    return Constants(found[0], found[1], found[2], found[3], dict(zip(kinds, found[4:], strict=True)), level, levels,
                      len({p.family for p in own}), len(own))
 
 
@@ -137,7 +141,7 @@ def points_of(rows: Sequence[tuple[sr.Row, sr.Case, sr.Simulated]]) -> list[Poin
         ttft, tpot = (float(np.median([float(row[name]) for row, _, _ in group])) / 1e3
                       for name in ("ttft_ms", "tpot_ms"))
         out.append(Point(one.family, one.backend, one.where.device.key, sr.kind_of(one.recipe),
-                         one.traffic.concurrency or 1, made.ttft, made.tpot, ttft, tpot))
+                         one.traffic.concurrency or 1, made.ttft, made.tpot, made.calls, ttft, tpot))
     return out
 
 
@@ -165,15 +169,30 @@ def left_out(points: Sequence[Point], without: frozenset[str] = frozenset()) -> 
 
 
 def spread(misses: Sequence[Miss]) -> dict[str, Any]:
-    """The middle 80 % of the errors by load, each family with the same weight; loads borrow from their neighbours."""
+    """The middle of the errors by load, WIDER than their 80 % since another family is further off than the mean, each
+    family with the same weight. TPOT: apart where nobody has stated the protocol."""
     out: dict[str, Any] = {"unknown_device": UNKNOWN_DEVICE}
-    for name in ("ttft", "tpot"):
-        out[name] = []
-        for load in range(len(LOADS) + 1):
-            chosen = [(miss.point.family, getattr(miss, name), NEAR[abs(load - load_of(miss.point.users))])
-                      for miss in misses if abs(load - load_of(miss.point.users)) < len(NEAR)]
-            out[name].append([round(quantile(chosen, q), 3) for q in (0.1, 0.9)])
+    for name, kept in (("ttft", ("", "cold", "other")), ("tpot", ("", "cold")), ("tpot_other", ("other",))):
+        out[name] = [_bounds([(miss.point.family, getattr(miss, name[:4]), _weight(miss, load, kept))
+                              for miss in misses]) for load in range(len(LOADS) + 1)]
     return out
+
+
+def _weight(miss: Miss, load: int, kept: tuple[str, ...]) -> float:
+    """Of an error for the interval of a load: its neighbours count a little, except beyond the last bound, where limits
+    that nobody has stated decide."""
+    apart = abs(load - load_of(miss.point.users))
+    near = NEAR[apart] if apart < len(NEAR) and (apart == 0 or load < len(LOADS)) else 0.0
+    if miss.point.protocol in kept:
+        return near
+    return 0.3 * near if kept == ("other",) else 0.0
+
+
+def _bounds(errors: Sequence[tuple[str, float, float]]) -> list[float]:
+    chosen = [error for error in errors if error[2] > 0]
+    if len(chosen) < FEWEST:
+        return list(UNKNOWN_LOAD)
+    return [round(WIDER * quantile(chosen, q), 3) for q in (0.1, 0.9)]
 
 
 def load_of(users: int) -> int:
@@ -198,7 +217,7 @@ def written(kind: str, points: Sequence[Point]) -> Iterator[str]:
         head = f"{kind}.all" if not without else f"{kind}.without.{json.dumps(without)}"
         for engine, found in fit(kept).items():
             yield f"[{head}.{engine}]"
-            for name in ("scale", "steps", "constant", "level"):
+            for name in ("scale", "steps", "launch", "constant", "level"):
                 yield f"{name} = {getattr(found, name):.5g}"
             for name in ("protocols", "levels"):
                 pairs = ", ".join(f"{key} = {value:.4f}" for key, value in getattr(found, name).items())

@@ -19,6 +19,8 @@ from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.machine import Machine, machine
 from sublight.predict.serving.estimate import simulation
 from sublight.predict.serving.family import family
+from sublight.predict.serving.host import engine
+from sublight.predict.serving.pace import pace
 from sublight.predict.serving.recipes import Recipe, Workers, acceptances, facts
 
 Row = Mapping[str, str]
@@ -132,7 +134,8 @@ def case(row: Row, *, tables: bool = True) -> Case:
 
 def kind_of(recipe: Recipe) -> str:
     """Of its protocol: "other" where nobody has stated it, "cold" where kernels are compiled inside the run."""
-    return {"gap": "other", "fixed": "other", "thousands": "other", "InferenceX, before warm-ups": "cold"}.get(recipe.protocol, "")
+    return {"gap": "other", "fixed": "other", "thousands": "other",
+            "InferenceX, before warm-ups": "cold"}.get(recipe.protocol, "")
 
 
 def _recipe(row: Row) -> Recipe:
@@ -178,12 +181,15 @@ class Simulated:
 
     ttft: float
     tpot: float
+    calls: int                           # kernels of a prompt
 
 
 def simulated(one: Case) -> Simulated:
     """Runs a case. Raises InputError where its ranks do not divide the model."""
     run = simulation(one.model, one.plan, one.traffic, one.where)
-    return Simulated(sum(run.ttft) / len(run.ttft), sum(run.tpot) / max(1, len(run.tpot)))
+    first = one.plan.prefill if isinstance(one.plan, Disaggregated) else one.plan
+    return Simulated(sum(run.ttft) / len(run.ttft), sum(run.tpot) / max(1, len(run.tpot)),
+                     pace(one.model, first, one.where, engine(first.engine).host).calls)
 
 
 def all_simulated(

@@ -1,7 +1,7 @@
 """This file knows about what end-to-end measurements add: constants of an engine, fitted on runs of other models.
 
     TPOT = level · simulated                                     by engine and device
-    TTFT = scale · level · simulated + steps · TPOT + constant   by engine
+    TTFT = scale · level · simulated + steps · TPOT + launch · calls + constant         by engine
 
 catalog/serving/fitted.toml holds them fitted on all families, and once more without each: a prediction for a model
 whose family was measured can be made from constants that have seen no model of it. They are few on purpose: learned
@@ -28,15 +28,16 @@ class Correction:
 
     scale: float = 1.0
     steps: float = 0.0
+    launch: float = 0.0                  # seconds for each kernel of a prompt, which graphs do not launch
     constant: float = 0.0
     level: float = 1.0
     ttft: tuple[float, float] = (-1.0, 1.0)
     tpot: tuple[float, float] = (-0.5, 0.5)
     basis: str = "judgement: no constants were fitted"
 
-    def corrected(self, ttft: float, tpot: float) -> tuple[float, float]:
-        """TTFT and TPOT of a simulation whose pace has the level in it."""
-        return max(self.scale * ttft + self.steps * tpot + self.constant, 0.25 * ttft), tpot
+    def corrected(self, ttft: float, tpot: float, calls: int) -> tuple[float, float]:
+        """TTFT and TPOT of a simulation whose pace has the level in it. calls: kernels of a prompt (Pace.calls)."""
+        return max(self.scale * ttft + self.steps * tpot + self.launch * calls + self.constant, 0.25 * ttft), tpot
 
 
 @cache
@@ -65,10 +66,12 @@ def correction(
     known = device in row["levels"]
     load = sum(users > bound for bound in LOADS)
     wider = 1.0 if known else spread["unknown_device"]
+    tpot = spread["tpot_other" if protocol == "other" else "tpot"][load]
     return Correction(
-        scale=row["scale"], steps=row["steps"], constant=row["constant"] + row["protocols"].get(protocol, 0.0),
+        scale=row["scale"], steps=row["steps"], launch=row["launch"],
+        constant=row["constant"] + row["protocols"].get(protocol, 0.0),
         level=exp(row["levels"].get(device, row["level"])), ttft=_scaled(spread["ttft"][load], wider),
-        tpot=_scaled(spread["tpot"][load], wider),
+        tpot=_scaled(tpot, wider),
         basis=f"{row['families']} families of models measured end to end on {engine}"
               + ("" if known else f", none of them on {device}"),
     )

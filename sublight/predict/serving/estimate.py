@@ -11,6 +11,7 @@ from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.estimate import Estimate
 from sublight.predict.machine import Machine
 from sublight.predict.memory import kv_tokens
+from sublight.predict.operators import silicon
 from sublight.predict.serving.arrivals import Request, count_of, requests
 from sublight.predict.serving.closed_form import Means, closed_form
 from sublight.predict.serving.correction import Correction, correction
@@ -65,7 +66,7 @@ def simulation(
 
 def _aggregated(model: Model, plan: Serving, traffic: Traffic, where: Machine, by_steps: bool,
                 family: str | None) -> Estimate:
-    fixes = correction(plan.engine, where.device.key, family=family)
+    fixes = _fixes(plan.engine, where, traffic, family)
     steps = pace(model, plan, where, engine(plan.engine).host, level=fixes.level)
     share = _share(traffic, plan.replicas)
     room = cache_tokens(model, plan, traffic, where)
@@ -74,8 +75,13 @@ def _aggregated(model: Model, plan: Serving, traffic: Traffic, where: Machine, b
     shares = _shares(model, plan, where, means, steps)
     waits = run.full > len(run.latency) / 10 if run else means.waits > 0.2 * means.ttft
     limiter = "KV capacity" if waits else max(shares, key=lambda rate: shares[rate])
-    return Estimate(_results(means, run, fixes, traffic, plan.gpus), shares, limiter, fixes.basis,
+    return Estimate(_results(means, run, fixes, traffic, plan.gpus, steps.calls), shares, limiter, fixes.basis,
                     tuple(_notes(plan, share, means, room)))
+
+
+def _fixes(engine_name: str, where: Machine, traffic: Traffic, family: str | None) -> Correction:
+    return correction(engine_name, where.device.key, users=traffic.concurrency or 32, family=family,
+                      tables=where.tables and silicon.available())
 
 
 def _notes(plan: Serving, share: Traffic, means: Means, room: float) -> list[str]:
@@ -100,13 +106,14 @@ def cache_tokens(model: Model, plan: Serving, traffic: Traffic, where: Machine) 
 
 
 def _halved(model: Model, plan: Disaggregated, traffic: Traffic, where: Machine, family: str | None) -> Estimate:
-    fixes = correction(plan.decode.engine, where.device.key, family=family)
+    fixes = _fixes(plan.decode.engine, where, traffic, family)
     run = simulation(model, plan, traffic, where, level=fixes.level)
     means = Means(sum(run.ttft) / len(run.ttft), sum(run.tpot) / max(1, len(run.tpot)), run.busy, run.length, 0.0)
-    shares = _shares(model, plan.decode, where, means,
-                     pace(model, plan.decode, where, engine(plan.decode.engine).host, level=fixes.level))
+    first, second = (pace(model, side, where, engine(side.engine).host, level=fixes.level)
+                     for side in (plan.prefill, plan.decode))
+    shares = _shares(model, plan.decode, where, means, second)
     limiter = "KV capacity" if run.full > len(run.latency) / 10 else max(shares, key=lambda rate: shares[rate])
-    return Estimate(_results(means, run, fixes, traffic, plan.gpus), shares, limiter, fixes.basis)
+    return Estimate(_results(means, run, fixes, traffic, plan.gpus, first.calls), shares, limiter, fixes.basis)
 
 
 def halves_of(model: Model, plan: Disaggregated, traffic: Traffic, where: Machine, level: float = 1.0) -> Halves:
@@ -130,10 +137,11 @@ def _share(traffic: Traffic, replicas: int) -> Traffic:
     return replace(traffic, concurrency=max(1, -(-(traffic.concurrency or 1) // replicas)), requests=count)
 
 
-def _results(means: Means, run: Run | None, fixes: Correction, traffic: Traffic, gpus: int) -> Mapping[str, Result]:
+def _results(means: Means, run: Run | None, fixes: Correction, traffic: Traffic, gpus: int,
+             calls: int) -> Mapping[str, Result]:
     tpot = sum(run.tpot) / len(run.tpot) if run and run.tpot else means.tpot
     raw = sum(run.ttft) / len(run.ttft) if run else means.ttft
-    ttft, tpot = fixes.corrected(raw, tpot)
+    ttft, tpot = fixes.corrected(raw, tpot, calls)
     osl = traffic.osl * (1 + traffic.shortest) / 2
     latency = ttft + tpot * (osl - 1)
     per_second = traffic.rate if traffic.rate is not None else (traffic.concurrency or 1) / latency

@@ -24,6 +24,11 @@ class Pace:
     host: Host
     level: float = 1.0                   # measured over predicted, of this engine on this device
 
+    @property
+    def calls(self) -> int:
+        """Kernels that are launched for a prompt."""
+        return sum(stage.calls for stage in self.stages)
+
     def decode(self, b: int, length: float) -> float:
         """One step in which b sequences of `length` cached tokens each (their mean) decode."""
         here = -(-b // self.dp) if self.dp > 1 else b

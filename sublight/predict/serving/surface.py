@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import exp, log
 
 from sublight.models import Batch, Model, Split, step_ops
-from sublight.ops import Attention
+from sublight.ops import Attention, Experts, ScaledGemm
 from sublight.ops.index import IndexScores
 from sublight.ops.op import Op
 from sublight.ops.recurrent import Recurrence, ShortConvolution
@@ -30,6 +31,7 @@ LENGTHS = (0, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262
 PIECES = (1, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 1 << 20)
 CONTEXTS = (0, 512, 2048, 8192, 32768, 131072, 1 << 20)
 OF_ONE_BATCH = (Attention, IndexScores, Recurrence, ShortConvolution)
+CALLS: dict[type[Op], int] = {Experts: 8, ScaledGemm: 2}
 ALSO_OF_ONE_BATCH = ("attention.kv_b", "attention.absorb_q", "attention.absorb_v")
 
 
@@ -58,6 +60,13 @@ class Surface:
     _rows: dict[float, list[float | None]] = field(default_factory=dict)
     _prefill: dict[tuple[int, int], float] = field(default_factory=dict)
     _pieces: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    @cached_property
+    def calls(self) -> int:
+        """Kernels that the host launches for a prompt, about: an operator is one, with a quantisation before it two, a
+        mixture of experts eight (route, sort, quantise, two products, activation, combine, add)."""
+        step = step_ops(self.model, (Batch(1, 512),), self.split)
+        return sum(count * CALLS.get(type(op), 1) for _, op, count in step)
 
     def linear(self, m: float) -> tuple[float, float, float]:
         """Seconds of the linear layers of m tokens (norms and collectives with them), of their experts, of the head."""
