@@ -193,6 +193,7 @@ def test_stripped_of_its_identity_it_has_none_by_its_model(case: str, launches: 
     assert one.view.bounds is not None
     assert one.view.bounds.known_share == 0                       # the file tells nothing of the work
     assert one.view.budget.idle_ns == 0
+    assert "SL308" not in {f.code for f in one.findings}
     assert found.refused == ()
     assert {part.name for part in one.view.budget.parts if part.group == "compute"} <= {p.name for p in found.parts}
     for part in found.parts:
@@ -281,7 +282,7 @@ def within_1_percent(ns: int, planted: float) -> bool:
 def test_a_family_at_half_its_speed_is_found(case: str, label: str) -> None:
     chosen = of_label(case, label)
     assert chosen
-    _, found = held(case, lambda events: without_identity(slowed(events, chosen, 2.0)))
+    one, found = held(case, lambda events: without_identity(slowed(events, chosen, 2.0)))
     mine = [row for row in found.rows if row.label == label]
     planted = sum(row.least_ns or 0 for row in mine)
     above = sum((row.measured_ns or 0) - (row.least_ns or 0) for row in mine)
@@ -294,6 +295,12 @@ def test_a_family_at_half_its_speed_is_found(case: str, label: str) -> None:
     for row in found.rows:                                          # and nothing else
         if row.label != label:
             assert (row.measured_ns or 0) - (row.least_ns or 0) <= row.count
+    said = [f for f in one.findings if f.code == "SL308"]
+    if one.view.share(planted) > 0.01 and planted > 2 * US * len(chosen):
+        assert len(said) == 1
+        assert said[0].evidence[0].startswith(f"{label} (")
+        assert within_1_percent(said[0].gain_ns_at_most or 0, planted)
+    assert {f.code for f in one.findings} <= {"SL101", "SL203", "SL304", "SL308"}
 
 
 @pytest.mark.parametrize("case", ["prefill", "decode", "experts", "training"])

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from sublight.explain.findings import (
     above_bound,
+    above_model,
     blocking_sync,
     dependency,
     exposed_communication,
@@ -51,5 +52,5 @@ FINDINGS: tuple[FindingModule, ...] = (
     incomplete_trace, graph_blindness, unclassified, no_steady_step,
     exposed_communication, sms_held, waiting, network_bound, slow_fabric,
     launch_starved, blocking_sync, short_kernels, host_copies, host_stall, dependency,
-    memory_bound, above_bound, gemm_waves, slow_format, unfused_attention, fusable_chains, sm_tax,
+    memory_bound, above_bound, above_model, gemm_waves, slow_format, unfused_attention, fusable_chains, sm_tax,
 )
