@@ -97,6 +97,17 @@ def test_memory_and_network_stand_beside_it_and_the_verdict_is_the_largest() -> 
     assert low < terms["network"] < high
 
 
+def test_attention_of_overlapped_passes_is_told_apart_by_direction() -> None:
+    """Four forward kernels, and four each of preparation, backward, and what converts its result."""
+    found = against("h800", DEEPSEEK, tokens=4096, layers=4)
+    part = next(p for p in found.parts if p.name == "attention")
+    rows = {row.label: row for row in found.rows if row.category == "attention"}
+    assert (part.matched, part.kernels, part.operators) == (True, 16, 8)
+    assert {label: row.measured_ns for label, row in rows.items()} == {
+        "attention.prefill": 4_948_000, "attention.prefill.grad": 15_115_000 + 1_025_000 + 877_000}
+    assert part.above_ns == part.measured_ns - (part.least_ns or 0) > 0
+
+
 def test_what_the_h800_trace_tells_may_be_left_out() -> None:
     said, told = against("h800", DEEPSEEK, tokens=4096, layers=4), against("h800", DEEPSEEK)
     assert told.terms_ns == said.terms_ns
@@ -153,7 +164,7 @@ def test_the_models_operators_are_those_that_a_trace_recorded() -> None:
     for found in match(view, items(setting(asked, view)), {}):
         if found.category in ("gemm", "communication", "position", "kv cache"):
             assert found.matched
-            for item, row in zip(found.items, found.rows.tolist(), strict=True):
+            for item, (row,) in zip(found.items, found.of_item, strict=True):
                 work = joined.calls[int(joined.of_activity[row])].work
                 assert work is not None
                 assert item.op.work().flops_total == work.flops_total

@@ -18,6 +18,7 @@ import numpy as np
 
 from sublight.explain.exchanges import kernel
 from sublight.explain.model_ops import FUSED, Item, communicates, minimal, separate
+from sublight.explain.model_seen import BACKWARD, HELPING
 from sublight.explain.view import View
 from sublight.observe.kernel_name import classify
 from sublight.trace import I64, KERNEL
@@ -34,13 +35,18 @@ KINDS = ((re.compile(r"all_?reduce|cross_device_reduce|multimem", re.IGNORECASE)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Matched:
-    """A category's operators and kernels. rows: of Trace.activities, one an item where matched, else all of them."""
+    """A category's operators and kernels, rows of Trace.activities. of_item: the kernels of each operator; empty where
+    they were not told apart."""
 
     category: str
     items: tuple[Item, ...]
     rows: I64
-    matched: bool
+    of_item: tuple[tuple[int, ...], ...]
     why_not: str                         # "" where matched, or where there are no kernels
+
+    @property
+    def matched(self) -> bool:
+        return bool(self.of_item)
 
 
 def match(view: View, all_: Sequence[Item], least_ns: dict[int, int]) -> tuple[Matched, ...]:
@@ -79,10 +85,36 @@ def _of(view: View, name: str, ways: list[list[Item]], rows: I64, least_ns: dict
         if way and len(way) == len(rows):
             why = _contradiction(view, way, rows, least_ns)
             if not why:
-                return Matched(name, tuple(way), rows, True, "")
+                return Matched(name, tuple(way), rows, tuple((row,) for row in rows.tolist()), "")
+    if name == "attention" and ways[0] and (told := _by_direction(view, ways[0], rows, least_ns)):
+        return Matched(name, tuple(ways[0]), rows, told, "")
     if not why and len(rows) and ways[0]:
         why = f"{len(rows):,} kernels, {len(ways[0]):,} operators"
-    return Matched(name, tuple(ways[0]), rows, False, why)
+    return Matched(name, tuple(ways[0]), rows, (), why)
+
+
+def _by_direction(
+    view: View, way: list[Item], rows: I64, least_ns: dict[int, int],
+) -> tuple[tuple[int, ...], ...] | None:
+    """Attention whose forward and backward passes overlap, with kernels before and behind the main ones: the i-th
+    kernel of each name is of the i-th operator of its direction. None where numbers differ."""
+    names = [view.trace.names[i] for i in view.trace.activities.name[rows].tolist()]
+    out: dict[int, list[int]] = {}
+    for backward in (False, True):
+        mine = [i for i, item in enumerate(way) if getattr(item.op, "backward", False) == backward]
+        by_name: dict[str, list[int]] = {}
+        for row, name in zip(rows.tolist(), names, strict=True):
+            if bool(BACKWARD.search(name)) == backward:
+                by_name.setdefault(name, []).append(row)
+        main = [name for name in by_name if not HELPING.search(name)]
+        if len(main) != bool(mine) or any(len(found) != len(mine) for found in by_name.values()):
+            return None
+        if main and _contradiction(view, [way[i] for i in mine], np.array(by_name[main[0]]), least_ns):
+            return None
+        for found in by_name.values():
+            for i, row in zip(mine, found, strict=True):
+                out.setdefault(i, []).append(row)
+    return tuple(tuple(sorted(out[i])) for i in range(len(way)))
 
 
 def _contradiction(view: View, way: list[Item], rows: I64, least_ns: dict[int, int]) -> str:

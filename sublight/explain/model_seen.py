@@ -15,8 +15,8 @@ from sublight.trace import KERNEL
 
 BACKWARD = re.compile(r"bwd|backward|bprop|dgrad|wgrad", re.IGNORECASE)
 # Kernels of attention that stand beside its main one: preparation, and what puts split parts together.
-BESIDE = re.compile(r"bwd|backward|bprop|dot_do_o|preprocess|postprocess|convert|combine|reduce|merge|metadata|prepare|"
-                    r"mqa_logits|softmax", re.IGNORECASE)
+HELPING = re.compile(r"dot_do_o|preprocess|postprocess|convert|combine|reduce|merge|metadata|prepare|mqa_logits|"
+                     r"softmax", re.IGNORECASE)
 
 
 class Seen:
@@ -30,7 +30,8 @@ class Seen:
         self.backward = sum(n for name, n in self.names.items() if BACKWARD.search(name) and
                             self.category[name] in ("attention", "normalisation", "activation", "softmax/loss"))
         self.attention = sum(n for name, n in self.names.items()
-                             if self.category[name] == "attention" and not BESIDE.search(name))
+                             if self.category[name] == "attention" and not HELPING.search(name)
+                             and not BACKWARD.search(name))
         self.optimizer = sum(n for name, n in self.names.items() if self.category[name] == "optimizer")
         self.collectives = sum(n for name, n in self.names.items() if self.category[name] == "communication")
         self.experts = any(c == "grouped gemm" for c in self.category.values()) or any(map(kernel, self.names))

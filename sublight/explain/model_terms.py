@@ -28,6 +28,7 @@ from sublight.explain.words import ms, number
 from sublight.models.backward import WEIGHT
 from sublight.ops import Experts, GroupedGemm
 from sublight.ops.op import Op
+from sublight.trace import I64
 
 TERMS = ("compute", "memory", "network")
 
@@ -248,17 +249,17 @@ def _other_format(counted: Sequence[Item], view: View) -> tuple[str, ...]:
     return (f"products in {wanted}, as the config says, though kernels' names say {', '.join(told)}",)
 
 
-def _measured(m: Matched, view: View) -> list[int]:
-    """Of each kernel: what it owns of the window; of communication, how long it takes."""
+def _measured(m: Matched, view: View) -> I64:
+    """Of each activity: what it owns of the window; of communication, how long it takes."""
     if m.category == COMMUNICATION or view.bounds is None:
-        return [int(ns) for ns in view.trace.activities.dur_ns[m.rows]]
-    return [int(ns) for ns in view.bounds.owned_ns[m.rows]]
+        return view.trace.activities.dur_ns
+    return view.bounds.owned_ns
 
 
 def _part(m: Matched, least: Mapping[int, int], view: View) -> PartRow:
     known = [least[id(item)] for item in m.items if id(item) in least]
     whole = bool(m.items) and len(known) == len(m.items)
-    return PartRow(m.category, family(m.category), len(m.rows), len(m.items), sum(_measured(m, view)),
+    return PartRow(m.category, family(m.category), len(m.rows), len(m.items), int(_measured(m, view)[m.rows].sum()),
                    sum(known) if whole else None, m.matched, m.why_not)
 
 
@@ -267,7 +268,8 @@ def _rows(
 ) -> tuple[OpRow, ...]:
     grouped: dict[tuple[str, Op, str], list[tuple[Item, int | None]]] = {}
     for m in found:
-        measured: list[int] | list[None] = _measured(m, view) if m.matched else [None] * len(m.items)
+        spent = _measured(m, view)
+        measured = [int(spent[list(rows)].sum()) for rows in m.of_item] if m.matched else [None] * len(m.items)
         for item, ns in zip(m.items, measured, strict=True):
             grouped.setdefault((item.label, item.op, m.category), []).append((item, ns))
     out = [_row(label, op, category, members, costs, least) for (label, op, category), members in grouped.items()]
