@@ -30,7 +30,8 @@ def predicted(one: sr.Case, made: sr.Simulated, *, tables: bool) -> list[str]:
     """A line of the answer."""
     fixes = correction(one.backend, one.where.device.key, users=one.traffic.concurrency or 1, tables=tables,
                        family=one.family, protocol=sr.kind_of(one.recipe))
-    ttft, tpot = fixes.corrected(fixes.level * made.ttft, fixes.level * made.tpot, made.calls)
+    tpot = fixes.level * made.tpot
+    ttft = fixes.corrected(fixes.level * made.ttft, tpot * made.accepted, made.calls)
     bounds = [(value * exp(log)) for value, logs in ((ttft, fixes.ttft), (tpot, fixes.tpot)) for log in logs]
     return [one.id, *(f"{1e3 * value:.4g}" for value in (ttft, tpot, *bounds))]
 

@@ -47,6 +47,7 @@ class Point:
     users: int
     sim_ttft: float
     sim_tpot: float
+    accepted: float
     calls: int
     ttft: float
     tpot: float
@@ -70,7 +71,7 @@ class Constants:
         """TTFT and TPOT."""
         level = float(np.exp(self.levels.get(p.device, self.level)))
         tpot = p.sim_tpot * level
-        ttft = self.scale * p.sim_ttft * level + self.steps * tpot + self.launch * p.calls + self.constant
+        ttft = self.scale * p.sim_ttft * level + self.steps * tpot * p.accepted + self.launch * p.calls + self.constant
         ttft += self.protocols.get(p.protocol, 0.0)
         return max(ttft, 0.25 * p.sim_ttft * level), tpot
 
@@ -100,8 +101,8 @@ def _levels(own: Sequence[Point]) -> tuple[float, dict[str, float]]:
 
 def _ttft(own: Sequence[Point], level: float, levels: Mapping[str, float]) -> Constants:
     factor = np.exp([levels.get(p.device, level) for p in own])
-    tpot = np.array([p.sim_tpot for p in own]) * factor
-    columns = [np.array([p.sim_ttft for p in own]) * factor, tpot, np.array([p.calls for p in own]), np.ones(len(own))]
+    step = np.array([p.sim_tpot * p.accepted for p in own]) * factor
+    columns = [np.array([p.sim_ttft for p in own]) * factor, step, np.array([p.calls for p in own]), np.ones(len(own))]
     kinds = sorted({p.protocol for p in own} - {""})
     columns += [np.array([float(p.protocol == kind) for p in own]) for kind in kinds]
     found = least_relative(np.stack(columns, 1), np.array([p.ttft for p in own]), weights([p.family for p in own]))
@@ -141,7 +142,7 @@ def points_of(rows: Sequence[tuple[sr.Row, sr.Case, sr.Simulated]]) -> list[Poin
         ttft, tpot = (float(np.median([float(row[name]) for row, _, _ in group])) / 1e3
                       for name in ("ttft_ms", "tpot_ms"))
         out.append(Point(one.family, one.backend, one.where.device.key, sr.kind_of(one.recipe),
-                         one.traffic.concurrency or 1, made.ttft, made.tpot, made.calls, ttft, tpot))
+                         one.traffic.concurrency or 1, made.ttft, made.tpot, made.accepted, made.calls, ttft, tpot))
     return out
 
 

@@ -17,7 +17,7 @@ from sublight.errors import InputError
 from sublight.models import Model, catalog, named, recast
 from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.machine import Machine, machine
-from sublight.predict.serving.estimate import simulation
+from sublight.predict.serving.estimate import accepted_tokens, simulation
 from sublight.predict.serving.family import family
 from sublight.predict.serving.host import engine
 from sublight.predict.serving.pace import pace
@@ -181,14 +181,15 @@ class Simulated:
 
     ttft: float
     tpot: float
+    accepted: float                      # tokens of a sequence and decode step
     calls: int                           # kernels of a prompt
 
 
 def simulated(one: Case) -> Simulated:
     """Runs a case. Raises InputError where its ranks do not divide the model."""
     run = simulation(one.model, one.plan, one.traffic, one.where)
-    first = one.plan.prefill if isinstance(one.plan, Disaggregated) else one.plan
-    return Simulated(sum(run.ttft) / len(run.ttft), sum(run.tpot) / max(1, len(run.tpot)),
+    first, last = (one.plan.prefill, one.plan.decode) if isinstance(one.plan, Disaggregated) else (one.plan, one.plan)
+    return Simulated(sum(run.ttft) / len(run.ttft), sum(run.tpot) / max(1, len(run.tpot)), accepted_tokens(last),
                      pace(one.model, first, one.where, engine(first.engine).host).calls)
 
 

@@ -1,7 +1,7 @@
 """This file knows about what end-to-end measurements add: constants of an engine, fitted on runs of other models.
 
     TPOT = level · simulated                                     by engine and device
-    TTFT = scale · level · simulated + steps · TPOT + launch · calls + constant         by engine
+    TTFT = scale · level · simulated + steps · decode step + launch · calls + constant  by engine
 
 catalog/serving/fitted.toml holds them fitted on all families, and once more without each: a prediction for a model
 whose family was measured can be made from constants that have seen no model of it. They are few on purpose: learned
@@ -35,9 +35,10 @@ class Correction:
     tpot: tuple[float, float] = (-0.5, 0.5)
     basis: str = "judgement: no constants were fitted"
 
-    def corrected(self, ttft: float, tpot: float, calls: int) -> tuple[float, float]:
-        """TTFT and TPOT of a simulation whose pace has the level in it. calls: kernels of a prompt (Pace.calls)."""
-        return max(self.scale * ttft + self.steps * tpot + self.launch * calls + self.constant, 0.25 * ttft), tpot
+    def corrected(self, ttft: float, step: float, calls: int) -> float:
+        """TTFT of a simulation whose pace has the level in it. step: seconds of a decode step; calls: kernels of a
+        prompt (Pace.calls)."""
+        return max(self.scale * ttft + self.steps * step + self.launch * calls + self.constant, 0.25 * ttft)
 
 
 @cache

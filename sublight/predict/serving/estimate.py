@@ -75,7 +75,8 @@ def _aggregated(model: Model, plan: Serving, traffic: Traffic, where: Machine, b
     shares = _shares(model, plan, where, means, steps)
     waits = run.full > len(run.latency) / 10 if run else means.waits > 0.2 * means.ttft
     limiter = "KV capacity" if waits else max(shares, key=lambda rate: shares[rate])
-    return Estimate(_results(means, run, fixes, traffic, plan.gpus, steps.calls), shares, limiter, fixes.basis,
+    return Estimate(_results(means, run, fixes, traffic, plan.gpus, steps.calls, accepted_tokens(plan)), shares,
+                    limiter, fixes.basis,
                     tuple(_notes(plan, share, means, room)))
 
 
@@ -113,7 +114,8 @@ def _halved(model: Model, plan: Disaggregated, traffic: Traffic, where: Machine,
                      for side in (plan.prefill, plan.decode))
     shares = _shares(model, plan.decode, where, means, second)
     limiter = "KV capacity" if run.full > len(run.latency) / 10 else max(shares, key=lambda rate: shares[rate])
-    return Estimate(_results(means, run, fixes, traffic, plan.gpus, first.calls), shares, limiter, fixes.basis)
+    return Estimate(_results(means, run, fixes, traffic, plan.gpus, first.calls, accepted_tokens(plan.decode)), shares,
+                    limiter, fixes.basis)
 
 
 def halves_of(model: Model, plan: Disaggregated, traffic: Traffic, where: Machine, level: float = 1.0) -> Halves:
@@ -138,10 +140,10 @@ def _share(traffic: Traffic, replicas: int) -> Traffic:
 
 
 def _results(means: Means, run: Run | None, fixes: Correction, traffic: Traffic, gpus: int,
-             calls: int) -> Mapping[str, Result]:
+             calls: int, accepted: float) -> Mapping[str, Result]:
     tpot = sum(run.tpot) / len(run.tpot) if run and run.tpot else means.tpot
     raw = sum(run.ttft) / len(run.ttft) if run else means.ttft
-    ttft, tpot = fixes.corrected(raw, tpot, calls)
+    ttft = fixes.corrected(raw, tpot * accepted, calls)
     osl = traffic.osl * (1 + traffic.shortest) / 2
     latency = ttft + tpot * (osl - 1)
     per_second = traffic.rate if traffic.rate is not None else (traffic.concurrency or 1) / latency
