@@ -124,8 +124,10 @@ class CompressedAttention(Block):
 
     def _attend(self, batch: Batch, heads: int) -> Iterator[Labelled]:
         pairs, keys = batch.pairs(window=self.window), batch.keys(window=self.window)
+        reads = None                     # keys of its own choice, where it chooses
         if self.ratio:
             most = self.chosen if self.indexed else None
+            reads = most and self.window + most
             entries = batch.sequences * ((batch.context + batch.tokens) // self.ratio)
             pairs += batch.compressed_pairs(self.ratio, most)
             keys += entries if most is None else min(entries, batch.rows * most)
@@ -134,4 +136,5 @@ class CompressedAttention(Block):
                     batch.rows, entries, batch.compressed_pairs(self.ratio), self.index_heads, self.index_width,
                     self.chosen)
         yield f"attention.{'decode' if batch.decode else 'prefill'}", Attention(
-            pairs, batch.rows, keys, heads, 1, self.d, self.d, kv=self.kv, kv_width=self.d)
+            pairs, batch.rows, keys, heads, 1, self.d, self.d, kv=self.kv, kv_width=self.d, sequences=batch.sequences,
+            chosen=reads)
