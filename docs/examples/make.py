@@ -31,6 +31,9 @@ SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, c10::B
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 NOTIFY = "void deep_ep::internode::notify_dispatch<false, 8>(int const*)"
 DISPATCH = "void deep_ep::internode::dispatch<false, 8, false, 8>(int4*, float*)"
+NORM = "void layer_norm::ln_fwd_kernel<layer_norm::Kernel_traits<__nv_bfloat16> >(layer_norm::FwdParams)"
+MEAN = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float> > >(float)"
+SCALE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_mul<float> >(int)"
 COMPUTE, COMM = 7, 20  # streams
 ORIGIN = 1_000  # µs between the base of the file and the first activity: room for the launches before it
 
@@ -48,9 +51,10 @@ class Page:
         self.trace.kernel(name, ns(start), ns(end), stream=stream, grid=(blocks, 1, 1), launch=launch, **more)
 
     def call(self, op: str, name: str, start: float, end: float, *dims: list[int], form: str = "c10::BFloat16",
-             blocks: int | tuple[int, int, int] = 132, strided: bool = True) -> None:
+             blocks: int | tuple[int, int, int] = 132, strided: bool = True, at: float | None = None) -> None:
         """An operator with recorded arguments, and its kernel. Arguments without sizes are numbers."""
-        at, self._launched = self._launched, self._launched + 10
+        if at is None:
+            at, self._launched = self._launched, self._launched + 10
         types = [form if d else "Scalar" for d in dims]
         strides = [[prod(d[i + 1:]) for i in range(len(d))] for d in dims]
         recorded: dict[str, Any] = {"Input type": types}
@@ -434,12 +438,58 @@ def clocks_rank1() -> Page:
     return clocks(1, 800)
 
 
+def unmarked() -> Page:
+    """   a b │ n g a g a │ n g a g a │ n g a g a │ n g a g a │ n g a g a       each 10, and 50 before every n"""
+    page, step = Page(), (NORM, GEMM, ADD, GEMM, ADD)
+    at = 0
+    for name in (*step[-2:], *step * 5):
+        at += 50 if name == NORM else 0
+        page.kernel(name, at, at + 10)
+        at += 10
+    return page
+
+
+def step_after_step(norms: tuple[str, ...], product: int, gap: int, hidden: bool) -> Page:
+    """Three steps, 60 between them: normalisation of 40 or in pieces of 35, two products, an all-reduce of 100 beside
+    the second or after it. A gap is before the first product, which is launched only then."""
+    page, at = Page(rank=0, world_size=8), 0
+    for number in range(3):
+        begin = at
+        page.step(number + 1, begin - 20, begin + 300)
+        for name in norms:
+            length = 40 if len(norms) == 1 else 35
+            page.kernel(name, at, at + length, at=begin - 15)
+            at += length
+        for i in range(2):
+            late = 0 if i else gap
+            page.call("aten::mm", GEMM, at + late, at + late + product, [4096, 4096], [4096, 4096],
+                      at=at + late - 8 if late else begin - 10 + 10 * i)
+            at += late + product
+        beside = at - product if hidden else at
+        page.kernel(ALL_REDUCE, beside, beside + 100, stream=COMM, blocks=24, at=begin + 20)
+        at += 60 if hidden else 160
+    return page
+
+
+def diff_before() -> Page:
+    """   compute  ├ norm 40 ┤├ mm 200 ┤├ mm 200 ┤      60 to the next step
+          comm.                        ├ 100 ┤                                   500 a step"""
+    return step_after_step((NORM,), 200, 0, hidden=True)
+
+
+def diff_after() -> Page:
+    """   compute  ├ 35 ┤├ 35 ┤ gap 200 ├ mm 260 ┤├ mm 260 ┤            60 to the next step
+          comm.                                            ├ 100 ┤       950 a step"""
+    return step_after_step((MEAN, SCALE), 260, 200, hidden=False)
+
+
 TRACES: tuple[Callable[[], Page], ...] = (
     exposed, exposed_rank1, exposed_rank2, network_bound, slow_fabric, sms_held, waiting, starved, blocked,
     dependency, short_kernels, host_copies, unclassified, memory_bound, above_bound, bounds,
     unfilled_waves, slow_format, unfused_attention,
     fusable_chain, sm_tax, graphs, incomplete, no_steady_step, host_stall, idle,
     late_rank0, late_rank1, late_rank2, uneven_rank0, uneven_rank1, uneven_rank2, clocks_rank0, clocks_rank1,
+    unmarked, diff_before, diff_after,
 )
 
 

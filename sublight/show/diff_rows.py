@@ -171,7 +171,8 @@ def _detail(change: Change) -> str:
     runs = (number(1, what) if _count(a.runs) == _count(b.runs) == "1" else
             f"{_count(b.runs)} {what}s" if _count(a.runs) == _count(b.runs) else
             f"{_count(a.runs)} → {_count(b.runs)} {what}s")
-    each = ms(b.each_ns) if not a.runs else ms(a.each_ns) if not b.runs else f"{ms(a.each_ns)} → {ms(b.each_ns)}"
+    lengths = [ms(side.each_ns) for side in (a, b) if side.runs]
+    each = " → ".join(dict.fromkeys(lengths))
     said.append(f"{runs} a step of {each}")
     if a.bound_ns and b.bound_ns:
         said.append(f"bound {ms(a.bound_ns)} → {ms(b.bound_ns)}")
