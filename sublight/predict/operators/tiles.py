@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128))
+TILES = ((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 128))
 SPLITS = (1, 2, 4, 8, 16)
 STEP = 64                                # of k, that a tile takes at once
 LARGEST_TILE = 128 * 256
