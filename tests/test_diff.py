@@ -248,7 +248,7 @@ def test_the_pair_is_compared_by_repetition() -> None:
     """68 runs of flash_fwd in one slice and 60 in the other are two a repetition in both."""
     d = pair()
     assert (d.a.repetitions, d.b.repetitions) == (32, 30)
-    flash = [row for row in d.keys if "flash_fwd" in row.key.name and not row.key.idle]
+    flash = [row for row in d.keys if "flash_fwd" in row.key.name and not row.key.gap]
     assert [(row.a.runs, row.b.runs) for row in flash] == [(2.0, 2.0)]
     assert not [c for c in d.changes if c.kind in ("more runs", "fewer runs", "new", "gone") and "flash" in str(c)]
 
@@ -279,7 +279,7 @@ def test_the_pair_agrees_with_plain_sql() -> None:
                     "k.start >= ? AND k.start < ?", (member.view.device, low - origin(member, file),
                                                      high - origin(member, file))).fetchone()
                 mine = sum(int(ns) for key, ns in zip(member.keys, member.owned_ns, strict=True)
-                           if "flash_fwd" in key.name and not key.idle)
+                           if "flash_fwd" in key.name and not key.gap)
                 assert mine == pytest.approx(spent, abs=2)
 
 

@@ -57,6 +57,11 @@ class Change:
     keys: tuple[Key, ...]
 
     @property
+    def gap(self) -> bool:
+        """Is it time in which nothing runs?"""
+        return self.keys[0].gap
+
+    @property
     def ratio(self) -> float | None:
         """Duration of one run, B over A."""
         return self.after.each_ns / self.before.each_ns if self.before.each_ns and self.after.each_ns else None
@@ -117,13 +122,13 @@ class _Groups:
         """Keys of one subject change together. A kernel that is hidden here and exposed there is one; a gap is one
         whatever its causes."""
         swap = self.swapped.get(key.name)
-        if key.idle:
+        if key.gap:
             return ("gap", swap) if swap is not None else ("gap", key.operator, key.name)
         return ("swap", swap) if swap is not None else ("runs", key.operator, key.name)
 
     def _kind(self, keys: Sequence[Key]) -> str:
         before, after = self._amount(self.a, keys), self._amount(self.b, keys)
-        if keys[0].idle:
+        if keys[0].gap:
             return "longer gap" if after.ns >= before.ns else "shorter gap"
         if keys[0].name in self.swapped:
             return "replaced"
@@ -145,9 +150,9 @@ class _Groups:
         scatter = [entry.scatter_ns for side in (self.a, self.b) for key in keys
                    if (entry := side[key]).runs or entry.ns]
         known = [s for s in scatter if s is not None]
-        idle = keys[0].idle
-        family = keys[0].part if idle or kind == "other" else " · ".join(x for x in _family(self._longest(keys)) if x)
-        if idle and kind != "other":
+        gap = keys[0].gap
+        family = keys[0].part if kind == "other" else " · ".join(x for x in _family(self._longest(keys)) if x)
+        if gap and kind != "other":
             family = ", ".join(dict.fromkeys(key.part.removeprefix("idle: ") for key in sorted(keys, key=self._size)))
         return Change(
             kind, GROUPS[keys[0].part], family, tuple(dict.fromkeys(key.operator for key in keys if key.operator)),
@@ -156,7 +161,7 @@ class _Groups:
 
     def weight(self, change: Change) -> int:
         """How much moved, by which it is shown or not: a kernel replaced by an equally fast one did change."""
-        return abs(change.ns) if change.group == "idle" else sum(self._size(key)[0] for key in change.keys) * -1
+        return abs(change.ns) if change.gap else -sum(self._size(key)[0] for key in change.keys)
 
     def _size(self, key: Key) -> tuple[int, Key]:
         return -abs(self.b[key].ns - self.a[key].ns), key
@@ -186,7 +191,7 @@ class _Groups:
 def _runs(side: Typical) -> dict[tuple[str, str], float]:
     out: dict[tuple[str, str], float] = {}
     for key, entry in side.entries.items():
-        if not key.idle and key.part != EXPOSED_COPIES:
+        if not key.gap and key.part != EXPOSED_COPIES:
             out[key.operator, key.name] = out.get((key.operator, key.name), 0.0) + entry.runs
     return out
 

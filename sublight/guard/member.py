@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sublight.budget import COMPUTE, GROUPS, PARTS
+from sublight.budget import COMPUTE, GROUPS, OTHER_THREADS, PARTS
 from sublight.explain import View
 from sublight.explain.bounds import owned_ns
 from sublight.explain.calls import innermost_operators
@@ -36,8 +36,9 @@ class Key:
     name: str                            # of the kernel or operator; of idle time: of what ends the gap
 
     @property
-    def idle(self) -> bool:
-        return GROUPS[self.part] == "idle"
+    def gap(self) -> bool:
+        """Does nothing run? Then the name is that of what ends the gap."""
+        return GROUPS[self.part] == "idle" and self.part != OTHER_THREADS
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)

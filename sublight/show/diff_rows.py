@@ -150,7 +150,7 @@ def _what(change: Change) -> str:
     if change.kind == "other":
         both = {*change.before_names, *change.after_names}
         return f"{change.family}: {number(len(both), 'kernel')} with a small change"
-    if change.group == "idle":
+    if change.gap:
         return f"before {named(change.after_names or names)}"
     if change.kind == "replaced":
         gone = tuple(n for n in change.before_names if n not in change.after_names)
@@ -167,7 +167,7 @@ def _detail(change: Change) -> str:
         said.append(told + (f" and {len(change.operators) - 2} more" if len(change.operators) > 2 else ""))
     if change.kind == "other":
         return ", ".join(said)
-    what = "gap" if change.group == "idle" else "run"
+    what = "gap" if change.gap else "run"
     runs = (number(1, what) if _count(a.runs) == _count(b.runs) == "1" else
             f"{_count(b.runs)} {what}s" if _count(a.runs) == _count(b.runs) else
             f"{_count(a.runs)} → {_count(b.runs)} {what}s")
