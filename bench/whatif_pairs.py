@@ -66,7 +66,8 @@ def table(device: str, library: str, form: str) -> Rows:
     listed = {name: column.tolist() for name, column in columns.items()}
     for index, milliseconds in enumerate(listed["latency"]):
         if attention:
-            if listed["attn_dtype"][index] != "bfloat16" or listed["kv_cache_dtype"][index] != "bfloat16":
+            kinds = {listed[name][index] for name in ("attn_dtype", "kv_cache_dtype") if name in listed}
+            if kinds != {"bfloat16"} or listed.get("window_size", [0] * (index + 1))[index]:
                 continue
             heads = listed["num_heads"][index]
             key: tuple[Any, ...] = (listed["batch_size"][index], listed["step"][index] + 1, heads,
