@@ -27,7 +27,8 @@ from sublight.predict.operators import index, recurrent, silicon
 OUT = Path(__file__).parents[1] / "sublight/catalog/operators"
 SOURCE = "the tables of aiconfigurator-core 0.12.0 by bench/fit_recurrent.py; half of the shapes"
 RECURRENT = {"fixed": (3e-6, 1e-7, 1e-3), "tile": (1e-7, 1e-9, 1e-4), "chunk": (1e-6, 1e-9, 1e-4),
-             "memory": (0.5, 0.02, 1.0), "tensor": (0.2, 0.005, 1.0), "vector": (0.5, 0.01, 20.0), "p": (1.5, 1.0, 6.0)}
+             "memory": (0.5, 0.02, 1.0), "kept": (0.5, 0.01, 0.95), "tensor": (0.2, 0.005, 1.0),
+             "vector": (0.5, 0.01, 20.0), "p": (1.5, 1.0, 6.0)}
 SCORES = {"fixed": (3e-6, 1e-7, 1e-3), "tile": (1e-7, 1e-9, 1e-4), "tensor": (0.5, 0.01, 1.0),
           "memory": (0.5, 0.02, 1.0), "p": (1.5, 1.0, 6.0)}
 CHOICE = {"fixed": (5e-6, 1e-7, 1e-3), "tile": (1e-6, 1e-9, 1e-4), "scores": (0.5, 0.01, 10.0)}
@@ -40,6 +41,7 @@ KERNELS = {
     "fused_recurrent_kda_packed_decode": "kda decode", "causal_conv1d_fn": "convolution prefill",
     "causal_conv1d_fn_qkv3": "convolution prefill", "causal_conv1d_update": "convolution decode",
 }
+LARGE = 512                              # tokens from which the size of a convolution shows
 INDEX_HEADS, INDEX_WIDTH, CHOSEN = 32, 128, 2048     # GLM-5: config.json, index_n_heads, index_head_dim, index_topk
 PAGED_HEADS, RATIO = 64, 4                           # DeepSeek-V4-Flash: index_n_heads; keys stand for four tokens
 
@@ -61,6 +63,20 @@ def recurrent_rows(device: str, library: str) -> Iterator[fitting.Row]:
                 b * n, b, v, k, dk, dv, gates=gates, chunk=None if phase == "generation" else recurrent.CHUNK)
             held = zlib.crc32(f"{k} {v} {b}".encode()) % 2 == 1
             yield fitting.Row(op, recurrent.kinds(op)[0], held, latency * silicon.MILLISECOND)
+
+
+def one_size(rows: list[fitting.Row]) -> set[str]:
+    """Kinds whose times do not grow with the heads: one size was measured under many names."""
+    found = set()
+    for kind in {row.kind for row in rows if row.kind.startswith("convolution")}:
+        by_tokens: dict[tuple[int, int], dict[int, float]] = {}
+        for row in rows:
+            if row.kind == kind and row.op.tokens >= LARGE:
+                by_tokens.setdefault((row.op.sequences, row.op.tokens), {})[row.op.channels] = row.seconds
+        growth = [at[max(at)] / at[min(at)] for at in by_tokens.values() if max(at) >= 1.5 * min(at)]
+        if growth and np.median(growth) < 1.1:
+            found.add(kind)
+    return found
 
 
 def index_rows(device: str, library: str) -> Iterator[fitting.Row]:
@@ -116,7 +132,7 @@ def _sizes(op: Any) -> tuple[int, ...]:
 def of_recurrent(kind: str) -> Any:
     drop = () if kind.endswith("prefill") and "conv" not in kind else ("chunk", "tensor")
     constants = {n: v if n not in drop else (v[0], v[0] * 0.999, v[0] * 1.001) for n, v in RECURRENT.items()}
-    return recurrent.load, ("tensor", "memory", "vector", "blocks", "chunks"), recurrent.seconds, constants
+    return recurrent.load, ("tensor", "memory", "vector", "blocks", "chunks", "kept"), recurrent.seconds, constants
 
 
 def of_index(kind: str) -> Any:
@@ -137,7 +153,11 @@ def main() -> None:
         report = fitting.Report(family, OUT / f"{family}.toml", lambda op: ())
         for device in given.device or silicon.SYSTEMS:
             for library in silicon.BACKENDS:
-                add(report, device, library, list(rows(device, library)), of)
+                every = list(rows(device, library))
+                doubted = one_size(every)
+                if doubted:
+                    print(f"{device} {library}: {', '.join(sorted(doubted))} rejected, one size under many names")
+                add(report, device, library, [row for row in every if row.kind not in doubted], of)
         report.show()
         if given.write:
             report.write(SOURCE)

@@ -4,6 +4,7 @@
     decode        fixed + tile·B·heads/SMs + memory
     convolution   fixed + memory
 
+States that fit the L2 were there when tables were measured, and are not in a step of a model (Machine.cold).
 Constants: catalog/operators/recurrent.toml. Of Mamba 2 only the convolution was measured: its recurrence has those of
 the delta net, with a wider interval.
 """
@@ -24,6 +25,7 @@ from sublight.predict.operators.fitted import Fitted, fitted
 from sublight.predict.optime import OpTime, combined
 
 CHUNK = 64
+EDGE = 4.0                               # how sharply data outgrows an L2
 UNMEASURED = 1.5                         # judgement: spread of Mamba 2 with constants of the delta net, over theirs
 
 
@@ -34,6 +36,7 @@ class Load:
     vector: float
     blocks: float                        # thread blocks over SMs
     chunks: float                        # of one sequence, one after the other
+    kept: float                          # share of the bytes that an L2 holds from one call to the next
     least: float
 
 
@@ -51,16 +54,20 @@ def load(op: Recurrence | ShortConvolution, limits: Limits) -> Load:
     blocks = op.sequences * (op.heads if isinstance(op, Recurrence) else op.channels / 128) / limits.sms
     return Load(tensor, work.bytes_total / rate, scalar, blocks,
                 op.tokens / max(1, op.sequences) / CHUNK if chunked else 0.0,
+                1.0 / (1.0 + (work.bytes_total / limits.l2_bytes) ** EDGE),
                 least.seconds if least else 0.0)
 
 
-def terms(c: Mapping[str, float], x: Any) -> tuple[Any, dict[str, Any]]:
+def terms(c: Mapping[str, float], x: Any, *, cold: bool) -> tuple[Any, dict[str, Any]]:
+    """(fixed seconds, seconds by rate)."""
     fixed = c["fixed"] + c["tile"] * x.blocks + c["chunk"] * x.chunks
-    return fixed, {"memory": x.memory / c["memory"], "tensor": x.tensor / c["tensor"], "vector": x.vector / c["vector"]}
+    memory = x.memory / c["memory"] * (1.0 if cold else 1.0 - c["kept"] * x.kept)
+    return fixed, {"memory": memory, "tensor": x.tensor / c["tensor"], "vector": x.vector / c["vector"]}
 
 
 def seconds(c: Mapping[str, float], x: Any) -> Any:
-    fixed, parts = terms(c, x)
+    """Of the form, caches warm as tables were measured."""
+    fixed, parts = terms(c, x, cold=False)
     p = c["p"]
     return fixed + sum(part ** p for part in parts.values()) ** (1 / p)
 
@@ -79,7 +86,7 @@ def time(op: Op, where: Machine) -> OpTime:
     assert isinstance(op, Recurrence | ShortConvolution)
     c = _constants(op, where)
     x = load(op, where.device.limits)
-    fixed, parts = terms(c.values, x)
+    fixed, parts = terms(c.values, x, cold=where.cold)
     unmeasured = isinstance(op, Recurrence) and not op.delta
     return combined(parts, where, fixed=fixed, p=c.values["p"], spread=c.spread * (UNMEASURED if unmeasured else 1.0),
                     basis="transfer" if unmeasured else c.basis, least=x.least)
