@@ -42,7 +42,9 @@ BOUNDS = {
     "written_saved": (0.0, 0.95, 0.2, False),
     "quantise": (0.0, 6.0, 0.3, False), "quantise_row": (1.0, 3e4, 300.0, True),
 }
+# In fp8 the terms of few-row products overlap all but fully (asynchronous copies): p of 1.5 to 8 fits to half a point.
 # fp4 is multiplied so fast that its few-row products never wait for the tensor cores, and its tiles want to be large.
+BOUNDS_FP8 = BOUNDS | {"p": (6.0, 8.0, 6.5, False)}
 BOUNDS_FP4 = BOUNDS | {"shrink": (0.0, 0.7, 0.4, False), "p": (2.0, 8.0, 2.5, False)}
 WEIGHTS_ALONE = ("bf16", "int4_weights", "int8_weights")     # nothing quantises their activations
 HEAD = '''# Constants of dense matrix products, by device, library and number format (form: predict/operators/tiles.py).
@@ -123,7 +125,7 @@ def fit(one: Table) -> Tiled:
 
     pick = picked(~held_out(one.n, one.k) & one.keep, FITTED)
     rows, target, (flops, memory) = one.rows(pick), one.seconds[pick], one.rates
-    bounds = BOUNDS_FP4 if one.form == "nvfp4" else BOUNDS
+    bounds = {"nvfp4": BOUNDS_FP4, "fp8": BOUNDS_FP8, "fp8_block": BOUNDS_FP8}.get(one.form, BOUNDS)
     names = [name for name in bounds if one.form not in WEIGHTS_ALONE or not name.startswith("quantise")]
 
     def made(x: Any) -> Tiled:

@@ -200,6 +200,15 @@ def test_constants_alone_are_never_below_the_bound(op: Op, key: str) -> None:
     assert found.basis in ("constants", "transfer", "judgement")
 
 
+@pytest.mark.parametrize("library", ["vllm", "sglang", "trtllm"])
+def test_few_rows_wait_for_memory_not_for_tensor_cores(library: str) -> None:
+    """64 rows of fp8: 131 MB of weights, and a tenth of the tensor cores' time."""
+    op = ops.ScaledGemm(64, 25600, 5120, "fp8", "fp8", 4096)
+    where = machine("2xH200", library)
+    assert op_time(op, where).shares["memory"] > 0.7
+    assert op_time(op, whatif(where, {"memory": 2.0})).seconds < 0.7 * op_time(op, where).seconds
+
+
 # ---- whose constants
 
 
