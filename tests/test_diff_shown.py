@@ -238,3 +238,40 @@ def test_what_another_thread_runs_meanwhile_is_named(tmp_path: Path) -> None:
     change: Change = d.changes[0]
     assert (change.kind, change.ns, change.after_names) == ("slower", 150, ("aten::mm",))
     assert {key.part for key in change.keys} == {"idle: other threads run operators"}
+
+
+# ---- results
+
+
+def test_files_of_results_are_compared_as_results(capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = EXAMPLES / "serving_before.jsonl", EXAMPLES / "serving_after.jsonl"
+    table = shown(capsys, a, b)
+    assert re.search(r"^TPOT +worse", table, re.M)
+    told = json.loads(shown(capsys, a, b, "--format", "json"))
+    states = {v["quantity"]: v["state"] for v in told["verdicts"]}
+    assert (states["TPOT"], states["TTFT"]) == ("worse", "cannot tell")
+    assert "| TPOT | worse |" in shown(capsys, a, b, "--format", "md")
+    assert "<script" not in shown(capsys, a, b, "--format", "html")
+
+
+def test_other_settings_of_results_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (EXAMPLES / "serving_before.jsonl").read_text()
+    other = tmp_path / "other.jsonl"
+    other.write_text(text.replace('"model_id": "example/model"', '"model_id": "example/other"'))
+    told = json.loads(shown(capsys, EXAMPLES / "serving_before.jsonl", other, "--format", "json"))
+    assert [(s["name"], s["a"], s["b"]) for s in told["settings"] if s["differs"]] == [
+        ("model", "example/model", "example/other")]
+
+
+def test_a_folder_of_result_files_is_one_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for side in ("before", "after"):
+        (tmp_path / side).mkdir()
+        lines = (EXAMPLES / f"serving_{side}.jsonl").read_text().splitlines()
+        for i, line in enumerate(lines):
+            (tmp_path / side / f"run{i}.json").write_text(line)
+    assert re.search(r"^TPOT +worse", shown(capsys, tmp_path / "before", tmp_path / "after"), re.M)
+
+
+def test_a_trace_and_results_do_not_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", str(BEFORE), str(EXAMPLES / "serving_after.jsonl")]) == 2
+    assert "B is no trace, the other one is" in capsys.readouterr().err

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sublight.cli import output
 from sublight.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sublight.guard import Difference
+    from sublight.result import Result
 
 FORMATS = ("table", "json", "md", "html")
 
@@ -43,42 +47,79 @@ def run(options: argparse.Namespace) -> int:
     output.check_writable(options.output, options.format)
     if options.a == options.b == "-":
         raise InputError("standard input can be read only once; expected two files")
-    if (shown := _results(options)) is not None:
-        output.write_text(shown, options.output)
+    if _results(options):
         return 0
     with output.progress() as report, no_garbage_collection():
         a = read_all([options.a], progress=report)
         b = read_all([options.b], progress=report)
         found = diff(a, b, device=device)
     if options.format == "table":
-        _print(found, options.output)
+        from sublight.show.diff import print_difference
+
+        _to_console(options.output, lambda console: print_difference(found, console))
     else:
         output.write_text(_text(found, options.format), options.output)
     return 0
 
 
-def _results(options: argparse.Namespace) -> str | None:
-    """What to print where both are files of results; None where they are traces."""
-    return None
+def _results(options: argparse.Namespace) -> bool:
+    """Compare and show files of results; False where both sides are traces."""
+    from sublight.observe.read import holds_traces
+
+    traces = [holds_traces(path) for path in (options.a, options.b)]
+    if all(traces):
+        return False
+    if any(traces):
+        of_results = "B" if traces[0] else "A"
+        raise InputError(f"{of_results} is no trace, the other one is; expected two traces or two sides of results")
+    from sublight.guard.config import settings_of_results
+    from sublight.guard.results import compare
+    from sublight.show import diff_results as show
+
+    (a, notes_a), (b, notes_b) = _read_results(options.a), _read_results(options.b)
+    notes = tuple(f"{side}: {note}" for side, several in (("A", notes_a), ("B", notes_b)) for note in several)
+    told = show.Told(compare(a, b), settings_of_results(a, b), notes)
+    if options.format == "table":
+        _to_console(options.output, lambda console: show.print_verdicts(told, console))
+    elif options.format == "json":
+        output.write_text(_json(show.document(told)), options.output)
+    else:
+        write = show.html if options.format == "html" else show.markdown
+        output.write_text(write(told), options.output)
+    return True
 
 
-def _print(found: Difference, path: str | None) -> None:
-    from sublight.show.diff import print_difference
+def _read_results(path: str) -> tuple[list[Result], list[str]]:
+    """The results of a file, or of all files of a folder."""
+    from pathlib import Path
 
+    from sublight.observe.results import read
+
+    folder = Path(path)
+    files = sorted(str(f) for f in folder.iterdir() if f.is_file()) if folder.is_dir() else [path]
+    readings = [read(file) for file in files]
+    return [r for one in readings for r in one.results], [note for one in readings for note in one.notes]
+
+
+def _to_console(path: str | None, show: Callable[[Console], None]) -> None:
     if path is None:
-        print_difference(found, output.console())
+        show(output.console())
         return
     with output.replaced(path) as file:
-        print_difference(found, output.console(file=file))
+        show(output.console(file=file))
+
+
+def _json(document: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _text(found: Difference, form: str) -> str:
     if form == "json":
-        import json
-
         from sublight.show.diff_json import document
 
-        return json.dumps(document(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return _json(document(found))
     if form == "html":
         from sublight.show.diff_html import html
 

@@ -17,6 +17,7 @@ from sublight.guard.config import Setting, settings
 from sublight.guard.member import Key
 from sublight.guard.typical import Entry, Typical, typical
 from sublight.trace import Trace
+from sublight.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Difference:
     keys: tuple[KeyChange, ...]          # by size, largest first
     changes: tuple[Change, ...]          # by size, largest first; what is small is put together
     settings: tuple[Setting, ...]
+    verdict: Verdict                     # on the repetitions' lengths: what one recording of each side can tell
 
     @property
     def ns(self) -> int:
@@ -85,11 +87,13 @@ def diff(a: Sequence[Trace], b: Sequence[Trace], *, device: Device | None = None
 
 def difference(a: Typical, b: Typical) -> Difference:
     """Two typical steps against each other."""
+    from sublight.guard.results import steps
+
     keys = [KeyChange(key, a[key], b[key]) for key in sorted({*a.entries, *b.entries})]
     parts = [PartChange(name, _sum(a, name), _sum(b, name)) for name in PARTS]
     out = Difference(
         a, b, tuple(part for part in parts if part.a.ns or part.b.ns),
-        tuple(sorted(keys, key=lambda row: (-abs(row.ns), row.key))), changes(a, b), settings(a, b))
+        tuple(sorted(keys, key=lambda row: (-abs(row.ns), row.key))), changes(a, b), settings(a, b), steps(a, b))
     for what, rows in (("parts", out.parts), ("keys", out.keys), ("changes", out.changes)):
         assert sum(row.ns for row in rows) == out.ns, f"the {what} do not sum to the difference"
     return out

@@ -3,13 +3,18 @@ how good the recording is. Flags, host names and command lines of a file are nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sublight.explain import View
 from sublight.explain.words import percent, recorded_extras
 from sublight.guard.typical import Typical
+from sublight.result import Result
 from sublight.trace import WHOLE_GRAPHS
+
+# Of Result.about: outcomes, which tell runs apart and are no settings
+MEASURED = {"run", "started", "completed", "failed", "duration", "isl", "osl", "steps", "samples"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,31 @@ def _of(run: Typical) -> dict[str, str]:
         "damage": _each(views, _damage),
     }
     return {name: value for name, value in out.items() if value is not None}
+
+
+def settings_of_results(a: Sequence[Result], b: Sequence[Result]) -> tuple[Setting, ...]:
+    """What the results say that they belong to: tool, versions, model, arguments, load. What they measured is left
+    out."""
+    of_a, of_b = _said_of(a), _said_of(b)
+    return tuple(Setting(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys((*of_a, *of_b)))
+
+
+def _said_of(results: Sequence[Result]) -> dict[str, str]:
+    values: dict[str, dict[str, None]] = {}
+    for result in results:
+        for name, value in _flat(result.about):
+            values.setdefault(name, {})[value] = None
+    return {name: "; ".join(several) for name, several in values.items()}
+
+
+def _flat(about: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in about.items():
+        if name in MEASURED:
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _each(views: Iterable[View], what: Callable[[View], str | None]) -> str | None:

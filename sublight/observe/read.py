@@ -13,10 +13,12 @@ from sublight.errors import InputError
 from sublight.observe.kineto import read_kineto
 from sublight.observe.nsys import read_nsys, refuse_report
 from sublight.observe.nsys_tables import is_sqlite
-from sublight.observe.source import URLS, label
+from sublight.observe.source import URLS, Damage, label, open_bytes
 from sublight.trace import Trace, merge
 
 Progress = Callable[[str, int], None]
+TRACE_SIGNS = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
+FEW = 3                                  # files of a folder that tell what it holds
 TRACE_FILE = re.compile(r"^[^.].*\.(json(\.(gz|zst))?|zip|sqlite)$")
 
 
@@ -49,6 +51,23 @@ def read_all(paths: Sequence[str | Path], *, progress: Progress | None = None) -
     if len(merged) > 1:
         merged = _in_order(merged)
     return tuple(sorted(merged, key=lambda t: (t.rank is None, t.rank or 0)))
+
+
+def holds_traces(path: str) -> bool:
+    """Is this a trace, or a folder of them, as far as its beginning tells? What cannot be opened, standard input and
+    URLs count as traces: reading them says more."""
+    if path == "-" or path.startswith(URLS) or not Path(path).exists():
+        return True
+    if Path(path).is_dir():
+        files = sorted(f for f in Path(path).iterdir() if f.is_file() and not f.name.startswith("."))
+        return not files or any(holds_traces(str(f)) for f in files[:FEW])
+    if is_sqlite(path) or Path(path).suffix in (".nsys-rep", ".qdrep"):
+        return True
+    try:
+        head = next(iter(open_bytes(path, Damage())), b"")
+    except InputError:
+        return True
+    return any(sign in head for sign in TRACE_SIGNS)
 
 
 def _read_one(name: str, progress: Callable[[int], None] | None) -> tuple[Trace, ...]:

@@ -22,7 +22,7 @@ MARGIN = 0.15                            # of what is drawn, on either side
 
 def html(d: Difference) -> str:
     """The whole page, in ASCII."""
-    body = [f'<p class="verdict">{text(diff_rows.verdict(d))}</p>', "<ul>",
+    body = [f'<p class="verdict">{text(diff_rows.verdict(d))}</p>', f"<p>{text(diff_rows.judged(d))}</p>", "<ul>",
             *(f"<li>{text(diff_rows.run_line(name, run))}</li>" for name, run in (("A", d.a), ("B", d.b))), "</ul>"]
     if rows := diff_rows.settings_rows(d):
         body += ["<h3>What differs in the runs</h3>", *table(diff_rows.SETTINGS_HEAD, rows, "settings that differ")]

@@ -8,6 +8,7 @@ from sublight.guard.attribute import Difference
 from sublight.guard.changes import Amount, Change
 from sublight.guard.member import Key
 from sublight.guard.typical import Entry, Typical
+from sublight.show.diff_results import fields
 from sublight.show.diff_rows import verdict
 
 SCHEMA = "sublight.diff/1"
@@ -20,6 +21,7 @@ def document(d: Difference) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "version": __version__, "verdict": verdict(d),
         "a": _run(d.a), "b": _run(d.b), "difference_ns": d.ns, "bounded": d.bounded,
+        "step_time": fields(d.verdict),
         "settings": [{"name": s.name, "a": s.a, "b": s.b, "differs": s.differs} for s in d.settings],
         "parts": [
             {"name": p.name, "a_ns": p.a.ns, "b_ns": p.b.ns, "ns": p.ns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -42,6 +43,20 @@ def verdict(d: Difference) -> str:
     told = ", ".join(f"{part.name} {signed(part.ns)}" for part in parts)
     return (f"B's step takes {ms(abs(d.ns))} {more} ({share(d.ns, d.a.step_ns)}): {ms(d.a.step_ns)} in A, "
             f"{ms(d.b.step_ns)} in B. Of that: {told}.")
+
+
+def judged(d: Difference) -> str:
+    """Whether B's step is worse, as far as one recording of each tells."""
+    v = d.verdict
+    between = f"{percent_of(v.change)}, between {percent_of(v.low)} and {percent_of(v.high)}"
+    return f"{'; '.join((f'Step time: {v.state}, {between}', *v.evidence))}."
+
+
+def percent_of(change: float) -> str:
+    """A change as a share: "+1.2 %"."""
+    if not math.isfinite(change):
+        return "unbounded"
+    return f"{change:+.1%}".replace("%", " %").replace("-", "−")
 
 
 def run_line(name: str, run: Typical) -> str:
