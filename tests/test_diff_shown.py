@@ -275,3 +275,13 @@ def test_a_folder_of_result_files_is_one_side(tmp_path: Path, capsys: pytest.Cap
 def test_a_trace_and_results_do_not_compare(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(BEFORE), str(EXAMPLES / "serving_after.jsonl")]) == 2
     assert "B is no trace, the other one is" in capsys.readouterr().err
+
+
+def test_a_collective_that_a_cpu_only_run_waits_for_is_named() -> None:
+    """The demo's rank 0 stalls before it loads its data; rank 1 waits for it in the all-reduce."""
+    demo = Path(__file__).parent.parent / "sublight/demo"
+    d = diff([read(demo / "cpu_lm_rank0.json.gz")], [read(demo / "cpu_lm_rank1.json.gz")])
+    first, second = d.changes[:2]
+    assert (first.kind, first.after_names) == ("slower", ("gloo:all_reduce",))
+    assert (second.kind, second.after_names) == ("shorter gap", ("aten::randint",))
+    assert abs(d.ns) < 0.05 * min(abs(first.ns), abs(second.ns))

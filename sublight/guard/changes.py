@@ -203,6 +203,6 @@ def _sequence(side: Typical) -> tuple[tuple[str, str], ...]:
 def _family(name: str) -> tuple[str, str]:
     """(category, library and family) of a kernel; an operator of a CPU-only run has its name alone."""
     known = classify(name)
-    if known.rule is None:
+    if known.rule is None or name.startswith("aten::"):
         return name, ""
     return known.category, " · ".join(dict.fromkeys(x for x in (known.library, known.family) if x)) or known.short

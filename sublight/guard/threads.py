@@ -43,11 +43,27 @@ def thread_member(view: View) -> Member:
     ends_gap = np.minimum(np.searchsorted(stretches[0][0], at, "left"), len(stretches[0][0]) - 1)
     idle = IDLE[part] & (part != ELSEWHERE)
     shown = np.where(mine | (part == ELSEWHERE), row, stretches[0][2][ends_gap])
-    name = np.where(shown >= 0, trace.ops.name[shown], stretches[0][2][0]).astype(np.int32)
-    pieces = Pieces(part, np.where(idle, -1, name).astype(np.int32), name, at, length, length,
+    name = trace.ops.name[np.maximum(shown, 0)]
+    collective = _collectives(view, at)
+    alone = ~mine & ~idle & (part != ELSEWHERE) & (collective >= 0)        # in flight while the thread runs nothing
+    name = np.where(alone, collective, name).astype(np.int32)
+    first |= alone & np.concatenate([[True], name[1:] != name[:-1]])
+    pieces = Pieces(part, np.where(idle | alone, -1, name).astype(np.int32), name, at, length, length,
                     first | idle, np.full(len(at), -1, np.int64))
     sequence = tuple((n, n) for n in (trace.names[i] for i in name[first & mine & _first_window(at, which)].tolist()))
     return grouped(view, which, [pieces], line.budget(which.windows).communication.hidden_ns, sequence)
+
+
+def _collectives(view: View, at: I64) -> I64:
+    """At each time the name of the collective that is in flight, -1 where none is."""
+    trace = view.trace
+    n = trace.annotations
+    out = np.full(len(at), -1, np.int64)
+    known = [i for i, name in enumerate(trace.names) if host.COLLECTIVE.match(name)]
+    for row in np.flatnonzero(np.isin(n.name, known)).tolist():
+        low, high = np.searchsorted(at, [n.ts_ns[row], n.end_ns[row]], "left")
+        out[low:high] = n.name[row]
+    return out
 
 
 def _inside(at: I64, which: Kept) -> np.ndarray:

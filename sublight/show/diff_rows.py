@@ -164,7 +164,7 @@ def _what(change: Change) -> str:
     names = change.before_names or change.after_names
     if change.kind == "other":
         both = {*change.before_names, *change.after_names}
-        return f"{change.family}: {number(len(both), 'kernel')} with a small change"
+        return f"{change.family}: {number(len(both), 'name')} with a small change"
     if change.gap:
         return f"before {named(change.after_names or names)}"
     if change.kind == "replaced":
@@ -176,10 +176,12 @@ def _what(change: Change) -> str:
 
 def _detail(change: Change) -> str:
     a, b = change.before, change.after
-    said = [change.family] if change.family and change.kind != "other" else []
-    if change.operators:
-        told = ", ".join(change.operators[:2])
-        said.append(told + (f" and {len(change.operators) - 2} more" if len(change.operators) > 2 else ""))
+    names = {*change.before_names, *change.after_names}       # an operator of a CPU-only run has no other name
+    said = [change.family] if change.family not in ("", *names) and change.kind != "other" else []
+    operators = [operator for operator in change.operators if operator not in names]
+    if operators:
+        told = ", ".join(operators[:2])
+        said.append(told + (f" and {len(operators) - 2} more" if len(operators) > 2 else ""))
     if change.kind == "other":
         return ", ".join(said)
     what = "gap" if change.gap else "run"
