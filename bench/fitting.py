@@ -16,6 +16,7 @@ from sublight.bound import bound
 from sublight.device import by_key
 from sublight.ops.op import Op
 from sublight.predict.operators.fitted import nearest
+from sublight.work import Work
 
 # Devices of one chip: where one is held out, all are.
 CHIPS = {"b200": ("b200", "gb200"), "gb200": ("b200", "gb200"), "b300": ("b300", "gb300"), "gb300": ("b300", "gb300")}
@@ -151,5 +152,7 @@ def _work(op: Op) -> float:
 
 
 def _roof(op: Op, device: str) -> float:
-    least = bound(op.work(), by_key(device).limits)
-    return least.seconds if least else 0.0
+    """The pure roofline: operations and bytes at the peaks, nothing held in an L2."""
+    limits, work = by_key(device).limits, op.work()
+    least = bound(Work(flops=work.flops), limits)
+    return max(least.seconds if least else 0.0, work.bytes_total / (limits.memory_bytes_per_second or float("inf")))

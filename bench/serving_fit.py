@@ -32,6 +32,8 @@ PRIOR_POINTS = 30.0
 UNKNOWN_DEVICE = 1.5                     # intervals where the engine was not measured on the device: judgement
 NEAR = (1.0, 0.3)                        # weights of a load's own errors, and of its neighbours'
 WIDER = 1.1                              # judgement, seen on left-out families
+MOST_LOADED = {"ttft": 2.0, "tpot": 1.5}             # intervals beyond the last bound over those before it: judgement
+KINDS = {"ttft": ("", "cold", "other", "odd"), "tpot": ("", "cold"), "tpot_other": ("other",), "tpot_odd": ("odd",)}
 FEWEST, UNKNOWN_LOAD = 10, (-1.5, 1.5)   # errors for an interval of their own, and the interval without
 F64 = Any
 
@@ -43,7 +45,7 @@ class Point:
     family: str
     engine: str
     device: str
-    protocol: str                        # "": as published, "other": nobody has stated it, "cold": without warm-up
+    protocol: str                        # of serving_rows.kind_of
     users: int
     sim_ttft: float
     sim_tpot: float
@@ -123,7 +125,7 @@ def least_relative(columns: F64, measured: F64, weight: F64) -> list[float]:
     prior = np.array([*PRIOR, *([0.0] * count)][:count])
     pull = np.sqrt(PRIOR_POINTS) / np.array([*DEVIATION, *([DEVIATION_OF_PROTOCOL] * count)][:count])
     scaled, found = columns / measured[:, None], prior
-    for _ in range(60):
+    for _ in range(25):
         root = np.sqrt(weight / np.maximum(np.abs(scaled @ found - 1), 1e-3))
         found = np.linalg.lstsq(np.vstack([scaled * root[:, None], np.diag(pull)]),
                                 np.concatenate([root, pull * prior]), rcond=None)[0]
@@ -173,20 +175,22 @@ def spread(misses: Sequence[Miss]) -> dict[str, Any]:
     """The middle of the errors by load, WIDER than their 80 % since another family is further off than the mean, each
     family with the same weight. TPOT: apart where nobody has stated the protocol."""
     out: dict[str, Any] = {"unknown_device": UNKNOWN_DEVICE}
-    for name, kept in (("ttft", ("", "cold", "other")), ("tpot", ("", "cold")), ("tpot_other", ("other",))):
+    for name, kept in KINDS.items():
         out[name] = [_bounds([(miss.point.family, getattr(miss, name[:4]), _weight(miss, load, kept))
                               for miss in misses]) for load in range(len(LOADS) + 1)]
+        # beyond the last bound a few runs with limits that nobody has stated would decide
+        out[name][-1] = [round(MOST_LOADED[name[:4]] * bound, 3) for bound in out[name][-2]]
     return out
 
 
 def _weight(miss: Miss, load: int, kept: tuple[str, ...]) -> float:
-    """Of an error for the interval of a load: its neighbours count a little, except beyond the last bound, where limits
-    that nobody has stated decide."""
+    """Of an error for the interval of a load: its neighbours count a little, and so do other protocols for one that
+    nobody has stated."""
     apart = abs(load - load_of(miss.point.users))
-    near = NEAR[apart] if apart < len(NEAR) and (apart == 0 or load < len(LOADS)) else 0.0
+    near = NEAR[apart] if apart < len(NEAR) else 0.0
     if miss.point.protocol in kept:
         return near
-    return 0.3 * near if kept == ("other",) else 0.0
+    return NEAR[1] * near if "" not in kept else 0.0
 
 
 def _bounds(errors: Sequence[tuple[str, float, float]]) -> list[float]:

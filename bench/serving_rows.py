@@ -133,8 +133,9 @@ def case(row: Row, *, tables: bool = True) -> Case:
 
 
 def kind_of(recipe: Recipe) -> str:
-    """Of its protocol: "other" where nobody has stated it, "cold" where kernels are compiled inside the run."""
-    return {"gap": "other", "fixed": "other", "thousands": "other",
+    """Of its protocol: "other" and "odd" where nobody has stated it, "cold" where kernels are compiled inside the
+    run."""
+    return {"gap": "other", "fixed": "other", "thousands": "odd",
             "InferenceX, before warm-ups": "cold"}.get(recipe.protocol, "")
 
 

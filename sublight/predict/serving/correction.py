@@ -55,7 +55,8 @@ def correction(
     """For an engine on a device (its key in the catalog).
 
     tables: operator times come from measured tables. family: constants that have seen no model of it. protocol: of the
-    run, where more is known to come on top: "other" where nobody has stated it, "cold" where kernels compile in it.
+    run, where more is known to come on top: "other", "odd" where nobody has stated it, "cold" where kernels compile
+    in it.
     """
     kind = rows().get("tables" if tables else "constants", {})
     found = kind.get("without", {}).get(family) if family else None
@@ -67,7 +68,7 @@ def correction(
     known = device in row["levels"]
     load = sum(users > bound for bound in LOADS)
     wider = 1.0 if known else spread["unknown_device"]
-    tpot = spread["tpot_other" if protocol == "other" else "tpot"][load]
+    tpot = spread.get(f"tpot_{protocol}", spread["tpot"])[load]
     return Correction(
         scale=row["scale"], steps=row["steps"], launch=row["launch"],
         constant=row["constant"] + row["protocols"].get(protocol, 0.0),
