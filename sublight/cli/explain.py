@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from sublight.cli import output
+from sublight.cli import output, pasted
 from sublight.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     )
     command.add_argument("trace", nargs="+", metavar="TRACE",
                          help="trace file (.json, .gz, .zst, .zip), a folder of ranks, - for standard input, or an "
-                              "http(s) URL")
+                              "http(s) URL; or pasted text: a launch command, a log, a benchmark's summary, an issue")
     command.add_argument("--device", metavar="NAME",
                          help="take the devices for this one of the catalog (h100-sxm …), or for that of a file which "
                               "calibrate wrote (cpu.toml)")
@@ -50,6 +50,7 @@ def add(commands: Any) -> None:
                        ("context", "cached tokens of each sequence before the pass"),
                        ("ep", "ranks that share the experts"), ("tp", "ranks that share each layer")):
         of_model.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    pasted.add(command)
     command.add_argument("--format", choices=output.FORMATS, default="table")
     command.add_argument("-o", "--output", metavar="FILE", help="write there instead of to standard output")
     command.set_defaults(run=run)
@@ -76,9 +77,13 @@ def run(options: argparse.Namespace) -> int:
     from sublight.cluster import parse as parse_cluster
     from sublight.device import named
 
+    output.check_writable(options.output, options.format)
+    text = pasted.text_of(options.trace)
+    if text is not None:
+        return pasted.run(text, options)
+    pasted.refuse_of_text(options)
     device = named(options.device) if options.device else None
     cluster = parse_cluster(options.on) if options.on else None
-    output.check_writable(options.output, options.format)
 
     from sublight.explain import explain
     from sublight.explain.exchanges import parse_sizes

@@ -45,6 +45,10 @@ SETTINGS = {
     "requests": ("--num-prompts", "--num-prompt", "--num-requests", "--request-count"),
     "rate": ("--request-rate",),
 }
+OF_BENCHMARK = {name for names in SETTINGS.values() for name in names} | {
+    "--dataset", "--dataset-name", "--dataset-path", "--backend", "--tokenizer", "--seed", "--output-json",
+    "--async-engine", "--trust-remote-code", "--warmup", "--report-json", "--num-iters", "--num-iters-warmup",
+    "--streaming"}
 FRACTION = re.compile(r"--kv_cache_free_gpu_mem(?:ory)?_fraction")
 
 
@@ -186,7 +190,13 @@ def _offline(tool: str, text: str, before: str, versions: Mapping[str, str]) -> 
         place = rest.index("--model")
         rest = [rest[place + 1], *rest[:place], *rest[place + 2:]]
     made, _ = _launches(shlex.join([*SERVED_AS[engine].split(), *rest]), before, versions)
-    return made
+    return [_without_benchmark(one) for one in made]
+
+
+def _without_benchmark(made: Launch) -> Launch:
+    """Without the benchmark's own flags, which are no engine's."""
+    extra = tuple((flag, value) for flag, value in made.plan.extra if flag.replace("_", "-") not in OF_BENCHMARK)
+    return replace(made, plan=replace(made.plan, extra=extra))
 
 
 # ---- benchmark runs

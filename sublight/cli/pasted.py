@@ -1,0 +1,133 @@
+"""`sublight explain -` and `sublight explain notes.txt`: pasted text instead of a trace: an issue, a log, a command, a
+benchmark's summary, in any mix."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from sublight.errors import InputError
+
+FORMATS = ("table", "json", "md")
+HEAD_BYTES = 64 << 10
+ARCHIVES = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+TRACE = re.compile(rb'"(traceEvents|schemaVersion|deviceProperties|displayTimeUnit|ph)"\s*:')
+RESULT = re.compile(rb'"(num_prompts|tokenizer_id|request_throughput|output_throughput|aiperf_version|request_latency|'
+                    rb'time_to_first_token|server_info|random_input_len|machine_info|benchmarks|real_time)"\s*:')
+OF_TEXT = ("gpus", "isl", "osl", "concurrency")
+OF_TRACES = ("device", "whatif", "on", "exchange", "tokens", "layers", "phase", "sequences", "context", "ep", "tp")
+
+
+def add(command: Any) -> None:
+    """Options of pasted text."""
+    group = command.add_argument_group("pasted text", "a launch command, log lines, a benchmark's summary or JSON, an "
+                                       "issue, in any mix, from standard input (-) or a text file; what is said here "
+                                       "wins")
+    group.add_argument("--gpus", metavar="CLUSTER", help="8xH200, 2x8xH100, where the text does not name them")
+    for name, words in (("isl", "tokens of a prompt"), ("osl", "tokens of an answer"),
+                        ("concurrency", "requests at once")):
+        group.add_argument(f"--{name}", type=int, metavar="N", help=words)
+
+
+def is_text(head: bytes) -> bool:
+    """Whether an input that begins so is pasted text or a benchmark's JSON, not a trace.
+
+    >>> is_text(b"vllm serve m"), is_text(b'{"traceEvents": ['), is_text(b'{"date": 1, "num_prompts": 5'), is_text(b"")
+    (True, False, True, False)
+    """
+    if not head.strip() or head.startswith(ARCHIVES) or b"\0" in head:
+        return False
+    if head.lstrip().removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        return TRACE.search(head) is None and RESULT.search(head) is not None
+    return not head.lstrip().startswith((b"<", b"SQLite format 3", b"%PDF", b"\x89PNG", b"BZh", b"\xfd7zXZ",
+                                         b"\xff\xfe", b"\xfe\xff", b"\n\x8b"))
+
+
+def text_of(paths: list[str]) -> str | None:
+    """The text of the one input, where it is pasted text; None where it is a trace, a folder, a URL or several."""
+    if len(paths) != 1:
+        return None
+    if paths[0] == "-":
+        return _of_standard_input()
+    path = Path(paths[0])
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if not (is_text(head) or head.startswith(ARCHIVES)):
+        return None
+    return _unpacked(str(path))
+
+
+def _unpacked(path: str) -> str | None:
+    """A file's text, where what it unpacks to is text."""
+    from sublight.observe.results import text_of as read_text
+    from sublight.observe.source import Damage, open_bytes
+
+    try:
+        first = next(open_bytes(path, Damage()), b"")
+    except InputError:
+        return None
+    return read_text(path)[0] if is_text(first[:HEAD_BYTES]) else None
+
+
+def _of_standard_input() -> str | None:
+    """Standard input, if it is text; a trace is left where it is, unread."""
+    source = sys.stdin.buffer
+    head = source.peek(HEAD_BYTES) if isinstance(source, io.BufferedReader) else b""
+    if not is_text(head):
+        return None
+    data = source.read()
+    if not is_text(data[:HEAD_BYTES]):           # the first bytes of a slow pipe were not enough to tell
+        sys.stdin = io.TextIOWrapper(io.BytesIO(data))
+        return None
+    return data.decode("utf-8", errors="replace").removeprefix("\ufeff")
+
+
+def refuse_of_text(options: argparse.Namespace) -> None:
+    """Options of pasted text say nothing about a trace. Raises InputError naming the one that does."""
+    wrong = [name for name in OF_TEXT if getattr(options, name) is not None]
+    if wrong:
+        raise InputError(f"--{wrong[0]} is of pasted text; of a trace say --device (a GPU) or --on (a cluster)")
+
+
+def run(text: str, options: argparse.Namespace) -> int:
+    """Recognise, answer, show."""
+    wrong = [name for name in OF_TRACES if getattr(options, name) is not None]
+    if wrong:
+        raise InputError(f"--{wrong[0]} is of a trace; the input is text: say --gpus, --model, --isl, --osl or "
+                         "--concurrency")
+    if options.format not in FORMATS:
+        raise InputError(f"--format {options.format} is of a trace; of text expected {', '.join(FORMATS)}")
+    from sublight.cli import output
+    from sublight.explain.answers import Given, answer
+    from sublight.observe.pasted import recognise
+
+    with output.working("answering"):
+        found = answer(recognise(text), Given(options.gpus, options.model, options.isl, options.osl,
+                                              options.concurrency))
+    if options.format == "table":
+        from sublight.show.pasted import print_answer
+
+        if options.output is None:
+            print_answer(found, output.console(width=None if sys.stdout.isatty() else 120))
+        else:
+            with output.replaced(options.output) as file:
+                print_answer(found, output.console(file=file, width=120))
+        return 0
+    output.write_text(_text(found, options.format), options.output)
+    return 0
+
+
+def _text(found: Any, form: str) -> str:
+    from sublight.show.pasted import document, markdown
+
+    if form == "md":
+        return markdown(found)
+    import json
+
+    return json.dumps(document(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
