@@ -22,7 +22,7 @@ GENERATIONS = {7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "black
 # Where a framework has none: seconds and shares. All others are factors: 1. What stays exposed of an exchange that runs
 # beside compute is judgement there.
 ABSENT = {"launch": 0.0, "grouped": 0.0, "sync": 0.0, "drift": 0.0, "p2p": 1.0, "gradients": 0.0, "parameters": 0.0,
-          "fixed": 0.0, "tp exposed": 0.25, "ep exposed": 0.5}
+          "fixed": 0.0, "sharp": 4.0, "tp exposed": 0.25, "ep exposed": 0.5}
 
 
 @dataclass(frozen=True)

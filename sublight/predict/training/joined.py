@@ -17,7 +17,6 @@ from sublight.predict.training.schedule import StageTime, waiting
 from sublight.predict.training.spent import PassSpent, Pieces, Spent
 
 HIDDEN = 0.8                             # of the ring's keys and values, beside attention: judgement
-SHARP = 4.0                              # of the norm that joins device and host: who is slower decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def _sum(parts: Mapping[str, Spent]) -> float:
 
 
 def _compute(parts: Mapping[str, Spent]) -> float:
-    return sum(part.seconds for kind, part in parts.items() if kind not in ("tp", "ep", "cp", "host", "sync"))
+    return sum(part.seconds for kind, part in parts.items() if kind not in ("tp", "ep", "cp", "host"))
 
 
 def _times(m: int, *passes: Mapping[str, Spent]) -> dict[str, Spent]:
@@ -80,13 +79,11 @@ def _scaled(made: PassSpent, plan: Training, known: Constants, tags: tuple[str, 
     out = {kind: Spent(part.seconds * known.value(kind, tags) * newer * shown.get(kind, 1.0), part.shares)
            for kind, part in made.by_kind.items()}
     device = _sum(out)
-    host = made.calls * known.value("launch", tags) / fixed
+    host = (made.calls * known.value("launch", tags) + made.experts * known.value("sync", tags)
+            + made.products * known.value("grouped", tags)) * newer / fixed
     if host > 0 and device > 0:
-        both = max(device, host) * (1 + (min(device, host) / max(device, host)) ** SHARP) ** (1 / SHARP)
-        out["host"] = Spent(both - device)
-    sync = (made.experts * known.value("sync", tags) + made.products * known.value("grouped", tags)) * newer / fixed
-    if sync > 0:
-        out["sync"] = Spent(sync)
+        sharp, slower = known.value("sharp", tags), max(device, host)
+        out["host"] = Spent(slower * (1 + (min(device, host) / slower) ** sharp) ** (1 / sharp) - device)
     return out
 
 
