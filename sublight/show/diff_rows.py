@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sublight.explain.words import cut, ms, number, percent
 from sublight.guard.attribute import Difference, PartChange
 from sublight.guard.changes import Change
+from sublight.guard.runs import words
 from sublight.guard.typical import Typical
 from sublight.observe.kernel_name import classify
 
@@ -220,6 +221,7 @@ def notes(d: Difference) -> list[str]:
     paused = {run.members[0].kept.with_pause for run in (d.a, d.b)}
     if len(paused) > 1:
         out.append("only one of the two steps includes the pause before the next one: the other file holds one step")
+    out += words(d.a, d.b)
     if (line := bounds_line(d)) is not None:
         out.append(line)
     hidden = d.b.hidden_ns - d.a.hidden_ns
