@@ -47,7 +47,8 @@ def _changes(d: Difference, console: Console) -> None:
     table.add_column("what", ratio=1)
     for row in diff_rows.change_rows(d):
         style = "dim" if row.ns.startswith(("~", "0")) else "red" if row.ns.startswith("+") else "green"
-        table.add_row(Text(row.ns, style=style), row.kind, Text.assemble(row.what, ("\n" + row.detail if row.detail else "", "dim")))
+        detail = f"\n{row.detail}" if row.detail else ""
+        table.add_row(Text(row.ns, style=style), row.kind, Text.assemble(row.what, (detail, "dim")))
     console.print()
     console.print(table if d.changes else Text("Nothing changed.", style="dim"))
 
