@@ -29,7 +29,9 @@ PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *s
 FINDING_PAGES = sorted((DOCS / "findings").glob("SL*.md"))
 WITH_EXAMPLES = ("explain", "demo", "budget", "idle", "bounds", "replay", "ranks", "quality", "json", "html",
                  "perfetto", "devices", "calibrate", "comm-topology", "comm-nccl", "comm-expect", "comm-doctor",
-                 "comm-tuner", "comm-reports", "clusters", "models", "nsys")
+                 "comm-tuner", "comm-reports", "clusters", "models", "nsys", "explain-model", "steps", "predict",
+                 "plan", "sweep", "stories", "serving", "serving-protocols", "training", "operator-times", "memory",
+                 "engines", "diff")
 NEED_EXAMPLES = [*(DOCS / f"{name}.md" for name in WITH_EXAMPLES), *FINDING_PAGES]
 
 
