@@ -24,8 +24,8 @@ from sublight.predict.validity import problems
 __all__ = ["Case", "Given", "Judged", "PastedAnswer", "Point", "Row", "Term", "answer"]
 
 NOTHING = ("expected a PyTorch or Nsight trace, a launch command of vLLM, SGLang, TensorRT-LLM, Megatron or "
-           "torchtitan, lines of their logs, or the summary or JSON of a serving benchmark; got something else: nothing "
-           "in the text is recognised")
+           "torchtitan, lines of their logs, or the summary or JSON of a serving benchmark; got something else: "
+           "nothing in the text is recognised")
 
 
 def answer(pasted: Pasted, given: Given | None = None) -> PastedAnswer:

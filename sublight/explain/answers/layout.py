@@ -26,6 +26,7 @@ class Choice:
     rate: float                          # tokens/s of all GPUs
     token: float                         # seconds a token of one user
     first: float                         # seconds to the first token
+    full: float                          # tokens/s of all GPUs where each replica gets the whole load
 
     def words(self) -> str:
         each = f"tp {self.plan.tp}" + (f" ep {self.plan.ep}" if self.plan.ep > 1 else "") \
@@ -77,23 +78,32 @@ def judged(model: Model, plan: Serving, load: Traffic, where: Machine) -> Choice
         if wrong:
             return None
         found = estimated(model, plan, load, where)
+        more = replace(load, concurrency=(load.concurrency or 1) * plan.replicas,
+                       requests=load.requests and load.requests * plan.replicas)
+        full = found if plan.replicas == 1 else estimated(model, plan, more, where)
     except InputError:
         return None
-    return Choice(plan, found.value("tokens/s/GPU") * plan.gpus, found.value("TPOT"), found.value("TTFT"))
+    return Choice(plan, found.value("tokens/s/GPU") * plan.gpus, found.value("TPOT"), found.value("TTFT"),
+                  full.value("tokens/s/GPU") * plan.gpus)
 
 
 def _words(own: Choice, choices: list[Choice], load: Traffic, gpus: int, assumed: str) -> Iterator[Point]:
-    best = max(choices, key=lambda choice: choice.rate)
-    evidence = tuple(f"{choice.words()}: {choice.rate:,.0f} tokens/s, {choice.token * 1e3:.3g} ms a token, "
-                     f"{choice.first * 1e3:.3g} ms to the first" + (" (this one)" if choice.plan == own.plan else "")
-                     for choice in sorted(choices, key=lambda choice: -choice.rate)[:6])
+    best, most = max(choices, key=lambda choice: choice.rate), max(choices, key=lambda choice: choice.full)
+    evidence = tuple(
+        f"{choice.words()}: {choice.rate:,.0f} tokens/s, {choice.token * 1e3:.3g} ms a token"
+        + (f"; {choice.full:,.0f} tokens/s where each gets this load" if choice.plan.replicas > 1 else "")
+        + (" (this one)" if choice.plan == own.plan else "")
+        for choice in sorted(choices, key=lambda choice: -choice.rate)[:6])
     asked = f"{load.concurrency} requests at once, {load.isl:,} in, {load.osl:,} out{assumed}"
-    gain = best.rate / own.rate
+    gain, more = best.rate / own.rate, most.full / own.full
     if gain >= WORTH and best.plan != own.plan:
         yield Point("layout", f"the {gpus} GPUs are not well shared: {best.words()} gives {gain:.1f}x the tokens a "
-                    f"second of {own.words()} ({asked})", evidence, f"run {best.words()} behind a router"
-                    if best.plan.replicas > 1 else f"run {best.words()}")
+                    f"second of {own.words()} ({asked})", evidence, f"run {best.words()}"
+                    + (" behind a router" if best.plan.replicas > 1 else ""))
+    elif more >= WORTH and most.plan != own.plan:
+        yield Point("layout", f"for this load alone {own.words()} is within {max(0.0, gain - 1):.0%} of the best "
+                    f"({asked}); with more requests {most.words()} gives {more:.1f}x its tokens a second: ranks shorten a token, "
+                    "replicas serve more of them", evidence, f"run {most.words()} where throughput counts")
     else:
-        slower = min(choices, key=lambda choice: choice.token)
         yield Point("layout", f"{own.words()} is within {max(0.0, gain - 1):.0%} of the best layout of {gpus} GPUs for "
-                    f"throughput ({asked}); the shortest time a token has {slower.words()}", evidence)
+                    f"throughput ({asked})", evidence)

@@ -15,6 +15,8 @@ NEAR = 0.012
 LIKELY = ("h100-sxm", "a100-sxm-80", "h200", "b200", "h100-pcie", "a100-pcie-80", "v100-sxm2-32", "l40s", "rtx-4090",
           "h800")
 
+COPIED = ("a100-sxm-80", "h100-sxm", "b200")     # peaks that scripts hold as a constant, most usual first: judgement
+
 
 def points(pasted: Pasted, cases: tuple[Judged, ...]) -> Iterator[Point]:
     """Of the text as a whole: what it reports, and what of."""
@@ -112,13 +114,13 @@ def _share(share: float, device: Device, dense: float, base: tuple[str, ...]) ->
     """An MFU above 100 % was divided by another device's peak."""
     if share <= 1:
         return
-    others = [(share * other / dense, words) for other, words in _known_peaks(LIKELY).items()
-              if other < dense and share * other <= dense and "dense" in words]
-    found = max(others, default=None)
-    if found is None:
+    others = [(words, share * other) for key in COPIED for other, words in _known_peaks((key,)).items()
+              if other < dense and share * other <= dense and words.startswith("the dense bf16")]
+    if not others:
         return
+    words, rate = others[0]
     yield Point("peak", f"an MFU of {share:.0%} cannot be: it was divided by another peak than that of {device.title}",
-                (*base, f"divided by {found[1]} it would be {found[0]:.1%} here"),
+                (*base, f"if it was {words}, {rate / 1e12:,.0f} TFLOP/s were reached: {rate / dense:.1%} here"),
                 f"divide by {dense / 1e12:,.0f} TFLOP/s; the constant in the script is of another GPU")
 
 

@@ -13,7 +13,7 @@ from sublight.observe.logs.log import Step
 from sublight.observe.logs.text import found, keywords, number
 
 GIB = 2**30
-BATCH = re.compile(r"(Prefill|Decode) batch[^,]*,(?P<fields>.*)")
+BATCH = re.compile(r"(Prefill|Decode) batch(?: ?\[[^\]]*\])?[.,:]? ?(?P<fields>.*)")
 NAMES = {"#running-req": "running", "#queue-req": "waiting", "#token": "tokens", "#full token": "tokens",
          "token usage": "kv_usage", "full token usage": "kv_usage", "gen throughput (token/s)": "generation_rate",
          "input throughput (token/s)": "prompt_rate", "#new-seq": "new_requests", "#new-token": "new_tokens",
