@@ -283,8 +283,7 @@ def made(train: str, eager: str, h100: str | None = None, folder: str | None = N
     with tempfile.TemporaryDirectory() as name:
         train = local(train, "train.json", Path(name))
         eager = local(eager, "eager_trace.json", Path(name))
-        script = "```python\n" + (DOCS / "check_h800.py").read_text("utf-8") + "```"
-        texts = {"first screen": first_screen(train), "comparison": comparison(train, eager), "check": script}
+        texts = {"first screen": first_screen(train), "comparison": comparison(train, eager)}
         if h100 and folder:
             texts["light"] = light(h100, folder)
         return texts, explain(train, form="svg")

@@ -204,11 +204,9 @@ def test_the_table_of_faults_names_tests_that_exist() -> None:
 # ---- the README
 
 
-def test_the_script_in_the_readme_is_the_file() -> None:
+def test_the_readme_is_short_and_begins_with_two_commands() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    assert make_docs.between(text, "check") == (
-        "```python\n" + (DOCS / "check_h800.py").read_text("utf-8") + "```")
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 160
+    assert len(text.splitlines()) < 160
     assert re.findall(r"^    (.+)$", text, re.M)[:2] == ["make demo", "make test"]
 
 
