@@ -1,4 +1,5 @@
-"""Pasted text: what it contains is recognised, ten public issues get their answers, what is missing is asked for by name.
+"""Pasted text: what it contains is recognised, public issues get their answers, what is missing is asked for by name.
+what is missing is asked for by name.
 
 Facts of the issues are retyped in short texts of our own; figures and settings are theirs.
 """
@@ -9,6 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -41,9 +43,12 @@ FULL_CACHE = """\
 vLLM Version: 0.4.2
 qwen2-0.5b on one H800; the GPU is used 20 % only
 """ + "".join(
-    f"INFO 07-24 09:55:{at} metrics.py:334] Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: {rate} tokens/s, "
-    f"Running: {running} reqs, Swapped: 0 reqs, Pending: {987 - running} reqs, GPU KV cache usage: {full}%, CPU KV cache "
-    "usage: 0.0%\n" for at, rate, running, full in ((30, 2136.3, 247, 99.7), (35, 1970.3, 241, 99.6), (40, 2349.2, 233, 99.7)))
+    f"INFO 07-24 09:55:{at} metrics.py:334] Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: {rate} "
+    f"tokens/s, "
+    f"Running: {running} reqs, Swapped: 0 reqs, Pending: {987 - running} reqs, GPU KV cache usage: {full}%, CPU KV "
+    f"cache "
+    "usage: 0.0%\n" for at, rate, running, full in ((30, 2136.3, 247, 99.7), (35, 1970.3, 241, 99.6), (40, 2349.2,
+                                                                                                       233, 99.7)))
 QUEUED = """\
 Namespace(backend='vllm', dataset_name='sharegpt', model='meta-llama/Meta-Llama-3-8B-Instruct', num_prompts=1000, \
 sharegpt_output_len=2000, random_input_len=1024, random_output_len=128, request_rate=inf, seed=0)
@@ -64,6 +69,10 @@ def answered(text: str, **more: object) -> PastedAnswer:
     return answer(recognise(text), Given(**more))  # type: ignore[arg-type]
 
 
+def first(found: PastedAnswer) -> Any:
+    return found.cases[0].case
+
+
 def claims(found: PastedAnswer, topic: str) -> str:
     return "\n".join(" ".join((point.claim, *point.evidence, point.action)) for point in found.points
                      if point.topic == topic)
@@ -79,8 +88,9 @@ def test_an_8b_model_on_eight_ranks_wants_replicas() -> None:
     assert "measure of speed" in claims(found, "peak")
 
     found = answered(LOW_UTILISATION, gpus="8xH800")
-    case = found.cases[0]
-    assert (case.case.plan.tp, case.case.model_words) == (8, "meta-llama/Llama-3.1-8B")          # type: ignore[union-attr]
+    case: Any = found.cases[0]
+    assert (case.case.plan.tp, case.case.model_words) == (8,
+                                                          "meta-llama/Llama-3.1-8B")
     assert case.rows[0].verdict == "slower"
     assert {term.name.split(" ")[0] for term in case.terms} >= {"attention", "collectives", "matrix", "host:"}
     assert "limited by the engine's setting of 600 sequences, not by the cache" in claims(found, "capacity")
@@ -95,16 +105,16 @@ def test_a_full_cache_limits_a_small_model() -> None:
     assert "the KV cache is full (99.7%)" in said
     assert "746 requests wait" in said
     assert "fp8 cache" in said
-    assert found.cases[0].case.where.device.key == "h800"                                        # type: ignore[union-attr]
-    assert found.cases[0].case.model_words == "Qwen/Qwen2.5-0.5B"
+    assert first(found).where.device.key == "h800"
+    assert first(found).model_words == "Qwen/Qwen2.5-0.5B"
 
 
 def test_a_slow_single_stream_on_an_unknown_gpu_asks_for_it() -> None:
     """vllm-project/vllm#4760: 2.2 tokens/s; weights over bandwidth give far more, so the environment is broken."""
     text = ("python -m vllm.entrypoints.openai.api_server --model /data/functionary-small-v2.4/ --dtype=bfloat16 "
             "--max-model-len 2048 --enforce-eager --gpu-memory-utilization 0.94\non an rtx 3090 24gb\n"
-            "INFO 05-11 metrics.py:229] Avg prompt throughput: 102.2 tokens/s, Avg generation throughput: 2.2 tokens/s, "
-            "Running: 1 reqs, Swapped: 0 reqs, Pending: 0 reqs, GPU KV cache usage: 0.8%, CPU KV cache usage: 0.0%\n")
+            "INFO 05-11 metrics.py:229] Avg prompt throughput: 102.2 tokens/s, Avg generation throughput: 2.2 "
+            "tokens/s, Running: 1 reqs, Swapped: 0 reqs, Pending: 0 reqs, GPU KV cache usage: 0.8%, CPU KV cache usage: 0.0%\n")
     assert any("rtx 3090 is not in the catalog" in line for line in answered(text).missing)
     found = answered(text, gpus="1xL4")                          # of a GPU with a third of its bandwidth
     assert found.cases[0].rows[0].verdict == "" or found.cases[0].rows[0].speed is not None
@@ -131,9 +141,9 @@ def test_tp8_against_tp4_is_replicas_against_ranks() -> None:
             "python benchmark_latency.py --model Qwen/QwQ-32B --tensor-parallel-size 8 --input-len 1 --output-len 200 "
             "--batch-size 128\n")
     found = answered(text)
-    case = found.cases[0].case
-    assert (case.plan.tp, case.plan.version, case.where.cluster.ranks) == (8, "0.7.2", 8)        # type: ignore[union-attr]
-    assert (case.load.isl, case.load.osl, case.load.concurrency) == (1, 200, 128)                # type: ignore[union-attr]
+    case = first(found)
+    assert (case.plan.tp, case.plan.version, case.where.cluster.ranks) == (8, "0.7.2", 8)
+    assert (case.load.isl, case.load.osl, case.load.concurrency) == (1, 200, 128)
     said = claims(found, "layout")
     assert "with more requests" in said
     assert "replicas gives" in said
@@ -147,7 +157,7 @@ def test_one_rank_against_two_of_a_small_mixture() -> None:
             "--model openai/gpt-oss-120b\nA100 80GB with NVLink. For TP=1, I get 90 tps; for TP=2, 77 tps\n")
     found = answered(text, isl=1024, osl=256, concurrency=1)
     said = claims(found, "layout")
-    assert found.cases[0].case.model_words == "openai/gpt-oss-120b"
+    assert first(found).model_words == "openai/gpt-oss-120b"
     assert "tp 1 x 2 replicas" in said
     assert "tp 2 x 1 replica" in said
     terms = {term.name: term.share for term in found.cases[0].terms}
@@ -164,8 +174,8 @@ def test_a_published_figure_of_another_part() -> None:
     assert "this is NVIDIA H100 PCIe 80 GB, not NVIDIA H100 SXM5 80 GB" in said
     assert "1.64x" in said
     assert "7,100, 27,688 tokens/s" in said
-    assert (found.cases[0].case.load.isl, found.cases[0].case.load.osl) == (128, 128)            # type: ignore[union-attr]
-    assert found.cases[0].case.model.weight_bytes < 10e9                                         # type: ignore[union-attr]
+    assert (first(found).load.isl, first(found).load.osl) == (128, 128)
+    assert first(found).model.weight_bytes < 10e9
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -202,11 +212,12 @@ def test_two_engines_with_different_room() -> None:
 def test_a_budget_of_chunked_prefill() -> None:
     """vllm-project/vllm#7604: as large as the inter-token latency allows; chunks give no throughput of their own."""
     text = ("Llama-3-70B-Instruct-Gradient-1048k on 8 H100 SXM GPUs, vLLM 0.5.4\n"
-            "python3 ./benchmarks/benchmark_throughput.py \\\n    --model gradientai/Llama-3-70B-Instruct-Gradient-1048k \\\n"
-            "    --tensor-parallel-size 8 \\\n    --num-prompts 50 \\\n    --input-len 40000 \\\n    --output-len 256 \\\n"
+            "python3 ./benchmarks/benchmark_throughput.py \\\n"
+            "    --model gradientai/Llama-3-70B-Instruct-Gradient-1048k \\\n    --tensor-parallel-size 8 \\\n"
+            "    --num-prompts 50 \\\n    --input-len 40000 \\\n    --output-len 256 \\\n"
             "    --enable-chunked-prefill \\\n    --max-num-batched-tokens 4096\n")
     found = answered(text)
-    assert found.cases[0].case.plan.token_budget == 4096                                         # type: ignore[union-attr]
+    assert first(found).plan.token_budget == 4096
     said = claims(found, "budget")
     assert "cut into 10 steps of 4,096" in said
     assert "40,000 tokens a step: 1 steps a prompt" in said
@@ -217,8 +228,8 @@ def test_a_budget_of_chunked_prefill() -> None:
 def test_untuned_experts_are_worth_what_they_weigh() -> None:
     """vllm-project/vllm#17619: is the tuning material here?"""
     text = ("vllm serve Qwen/Qwen3-235B-A22B-FP8 -tp 8 --enable-expert-parallel  # v0.8.5.post1\non 8xH100\n"
-            "(VllmWorker rank=1) WARNING [fused_moe.py:668] Using default MoE config. Performance might be sub-optimal! "
-            "Config file not found at /usr/lib/x.json\n")
+            "(VllmWorker rank=1) WARNING [fused_moe.py:668] Using default MoE config. Performance might be "
+            "sub-optimal! Config file not found at /usr/lib/x.json\n")
     said = claims(answered(text, isl=1024, osl=256, concurrency=32), "experts")
     assert "of a decode step" in said
     assert "would gain" in said
@@ -228,8 +239,8 @@ def test_guesses_on_many_ranks_must_hold_to_pay() -> None:
     """sgl-project/sglang#6949: EAGLE on four ranks: 59 against 61 tokens/s."""
     text = ("python -m sglang.launch_server --model-path Qwen/QwQ-32B --tp 4 --speculative-algorithm EAGLE "
             "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4\n4xA100\n"
-            "[2025-06-07 10:00:00 TP0] Decode batch. #running-req: 1, #token: 900, token usage: 0.01, accept len: 1.05, "
-            "gen throughput (token/s): 59.00, #queue-req: 0,\n")
+            "[2025-06-07 10:00:00 TP0] Decode batch. #running-req: 1, #token: 900, token usage: 0.01, accept len: "
+            "1.05, gen throughput (token/s): 59.00, #queue-req: 0,\n")
     said = claims(answered(text), "speculation")
     assert "a step that verifies" in said
     assert "the log says 1.05" in said
@@ -238,8 +249,9 @@ def test_guesses_on_many_ranks_must_hold_to_pay() -> None:
 def test_a_log_that_waits_for_its_host() -> None:
     """TensorRT-LLM prints both times of each step."""
     def line(number: int, host: float, device: str) -> str:
-        return (f"[TRT-LLM] [I] iter = {number}, global_rank = 0, rank = 0, num_scheduled_requests = 8, kv_cache_util = 0.1, "
-                f"currank_total_requests = 8/8, host_step_time = {host}ms, prev_device_step_time = {device}, timestamp = x, "
+        return (f"[TRT-LLM] [I] iter = {number}, global_rank = 0, rank = 0, num_scheduled_requests = 8, "
+                f"kv_cache_util = 0.1, currank_total_requests = 8/8, host_step_time = {host}ms, "
+                f"prev_device_step_time = {device}, timestamp = x, "
                 "states = {'num_ctx_requests': 0, 'num_ctx_tokens': 0, 'num_generation_tokens': 8}\n")
 
     slow = "".join(line(at, 12.0, "N/A" if at == 1 else "6.0ms") for at in range(1, 9))
@@ -260,10 +272,10 @@ def test_lines_that_say_nothing_are_counted_and_not_repeated() -> None:
 
 
 def test_secrets_paths_and_hosts_stay_inside() -> None:
-    text = ("HF_TOKEN=hf_abcdefghijklmnop vllm serve /home/anna/secret-project/Qwen3-8B -tp 2 --api-key sk-verysecretkey1 "
-            "--host node17.corp.example --unknown-flag /home/anna/x\n2xH100\n"
-            "INFO utils.py] non-default args: {'model': '/home/anna/secret-project/Qwen3-8B', 'api_key': 'sk-verysecretkey1', "
-            "'host': 'node17.corp.example', 'tensor_parallel_size': 2}\n")
+    text = ("HF_TOKEN=hf_abcdefghijklmnop vllm serve /home/anna/secret-project/Qwen3-8B -tp 2 --api-key "
+            "sk-verysecretkey1 --host node17.corp.example --unknown-flag /home/anna/x\n2xH100\n"
+            "INFO utils.py] non-default args: {'model': '/home/anna/secret-project/Qwen3-8B', 'api_key': "
+            "'sk-verysecretkey1', 'host': 'node17.corp.example', 'tensor_parallel_size': 2}\n")
     shown = json.dumps(document(answered(text))) + markdown(answered(text))
     for secret in ("hf_abc", "sk-very", "anna", "node17", "secret-project"):
         assert secret not in shown, secret
@@ -278,13 +290,14 @@ def test_secrets_paths_and_hosts_stay_inside() -> None:
     ("python -m sglang.launch_server \\\n --model-path Qwen/Qwen3-8B \\\n --tp 4", 4, "sglang"),
     ("trtllm-serve Qwen/Qwen3-8B --tp_size 4", 4, "trtllm"),
     ("engine = sgl.Engine(model_path='Qwen/Qwen3-8B', tp_size=4)", 4, "sglang"),
-    ("INFO Initializing a V1 LLM engine (v0.9.2) with config: model='Qwen/Qwen3-8B', tensor_parallel_size=4, dtype=x", 4, "vllm"),
+    ("INFO Initializing a V1 LLM engine (v0.9.2) with config: model='Qwen/Qwen3-8B', tensor_parallel_size=4, dtype=x",
+     4, "vllm"),
     ("[2025] server_args=ServerArgs(model_path='Qwen/Qwen3-8B', tp_size=4, port=30000)", 4, "sglang"),
 ])
 def test_commands_are_found_wherever_they_stand(text: str, tp: int, engine: str) -> None:
     found = answered(text, gpus="4xH100")
-    case = found.cases[0].case
-    assert (case.engine, case.plan.tp, case.model_words) == (engine, tp, "Qwen/Qwen3-8B")        # type: ignore[union-attr]
+    case = first(found)
+    assert (case.engine, case.plan.tp, case.model_words) == (engine, tp, "Qwen/Qwen3-8B")
 
 
 def test_megatron_s_command_and_log() -> None:
@@ -302,7 +315,8 @@ def test_megatron_s_command_and_log() -> None:
 
 def test_two_summaries_of_one_command_are_two_cases() -> None:
     def table(rate: float) -> str:
-        return ("============ Serving Benchmark Result ============\nSuccessful requests: 100\nBenchmark duration (s): 50.0\n"
+        return ("============ Serving Benchmark Result ============\nSuccessful requests: 100\n"
+                "Benchmark duration (s): 50.0\n"
                 "Maximum request concurrency: 16\nTotal input tokens: 102400\nTotal generated tokens: 25600\n"
                 f"Output token throughput (tok/s): {rate}\nMean TPOT (ms): {16e3 / rate}\n{'=' * 50}\n")
 

@@ -15,19 +15,20 @@ from sublight.errors import InputError
 from sublight.observe.results import from_text, read, read_results
 from sublight.result import Result
 
-VLLM = {
+VLLM: dict[str, Any] = {
     "date": "20260301-101500", "endpoint_type": "openai", "backend": "vllm", "label": None, "model_id": "Qwen/Qwen3-8B",
-    "tokenizer_id": "Qwen/Qwen3-8B", "num_prompts": 4, "gpu": "secret-host-17", "request_rate": "inf", "burstiness": 1.0,
+    "tokenizer_id": "Qwen/Qwen3-8B", "num_prompts": 4, "gpu": "secret-host-17", "request_rate": "inf",
+    "burstiness": 1.0,
     "max_concurrency": 2, "duration": 8.0, "completed": 3, "failed": 1, "total_input_tokens": 3072,
     "total_output_tokens": 384, "request_throughput": 0.375, "request_goodput": None, "output_throughput": 48.0,
     "total_token_throughput": 432.0, "max_output_tokens_per_s": 60.0, "mean_ttft_ms": 110.0, "median_ttft_ms": 100.0,
     "std_ttft_ms": 10.0, "p99_ttft_ms": 130.0, "mean_tpot_ms": 20.0, "median_tpot_ms": 20.0, "p99_tpot_ms": 22.0,
     "mean_itl_ms": 20.0, "median_itl_ms": 19.0, "p99_itl_ms": 41.0, "mean_e2el_ms": 2650.0, "p90_e2el_ms": 2700.0,
 }
-DETAILED = {**VLLM, "input_lens": [1024] * 4, "output_lens": [3, 3, 0, 3], "ttfts": [0.1, 0.12, 0.0, 0.11],
+DETAILED: dict[str, Any] = {**VLLM, "input_lens": [1024] * 4, "output_lens": [3, 3, 0, 3], "ttfts": [0.1, 0.12, 0.0, 0.11],
             "itls": [[0.02, 0.02], [0.021, 0.019], [], [0.02, 0.022]], "generated_texts": ["a", "b", "", "c"],
             "errors": ["", "", "Traceback: /home/anna/x.py", ""]}
-SGLANG = {
+SGLANG: dict[str, Any] = {
     "tag": None, "backend": "sglang", "dataset_name": "random", "request_rate": 16.0, "max_concurrency": None,
     "sharegpt_output_len": None, "random_input_len": 1024, "random_output_len": 128, "random_range_ratio": 0.5,
     "server_info": {"version": "0.5.9", "tp_size": 8, "mem_fraction_static": 0.85, "api_key": "sk-secret",
@@ -39,7 +40,7 @@ SGLANG = {
     "p99_ttft_ms": 200.0, "mean_tpot_ms": 6.6, "median_tpot_ms": 6.5, "p99_tpot_ms": 9.0, "mean_itl_ms": 6.6,
     "p95_itl_ms": 12.0, "concurrency": 14.4, "accept_length": 2.7,
 }
-AIPERF = {
+AIPERF: dict[str, Any] = {
     "schema_version": "1.4", "aiperf_version": "0.13.0", "request_latency": {"unit": "ms", "avg": 2413.5, "p50": 2431.0,
     "p99": 2439.0, "count": 10}, "time_to_first_token": {"unit": "ms", "avg": 195.0, "p50": 175.0, "p90": 251.0},
     "inter_token_latency": {"unit": "ms", "avg": 35.2, "p50": 34.7}, "output_token_throughput": {"unit": "tokens/sec",
@@ -47,18 +48,22 @@ AIPERF = {
     "request_throughput": {"unit": "requests/sec", "avg": 0.82}, "request_count": {"unit": "requests", "avg": 10.0},
     "error_request_count": {"unit": "requests", "avg": 2.0}, "input_sequence_length": {"unit": "tokens", "avg": 256.0},
     "output_sequence_length": {"unit": "tokens", "avg": 64.0}, "was_cancelled": False,
-    "input_config": {"endpoint": {"model_names": ["Qwen/Qwen3-0.6B"], "api_key": "sk-secret", "urls": ["http://node17"]},
+    "input_config": {"endpoint": {"model_names": ["Qwen/Qwen3-0.6B"], "api_key": "sk-secret",
+                                  "urls": ["http://node17"]},
                      "loadgen": {"concurrency": 4}},
 }
-PYTEST = {
-    "machine_info": {"node": "node17", "python_version": "3.12.3", "cpu": {"brand_raw": "AMD EPYC 7V13 64-Core Processor"}},
+PYTEST: dict[str, Any] = {
+    "machine_info": {"node": "node17", "python_version": "3.12.3", "cpu": {"brand_raw": "AMD EPYC 7V13 64-Core "
+                                                                                        "Processor"}},
     "commit_info": {"id": "0" * 40, "project": "x"}, "version": "5.1.0",
-    "benchmarks": [{"group": None, "name": "test_gemm[4096]", "fullname": "/home/anna/t.py::test_gemm[4096]", "params": None,
-                    "stats": {"min": 0.0010, "max": 0.0014, "mean": 0.0011, "stddev": 0.0001, "rounds": 5, "median": 0.00105,
+    "benchmarks": [{"group": None, "name": "test_gemm[4096]", "fullname": "/home/anna/t.py::test_gemm[4096]",
+                    "params": None,
+                    "stats": {"min": 0.0010, "max": 0.0014, "mean": 0.0011, "stddev": 0.0001, "rounds": 5,
+                              "median": 0.00105,
                               "iqr": 0.0001, "q1": 0.00102, "q3": 0.00115, "iterations": 1,
                               "data": [0.0010, 0.00105, 0.00102, 0.0014, 0.00103]}}],
 }
-GOOGLE = {
+GOOGLE: dict[str, Any] = {
     "context": {"date": "2026-03-01", "host_name": "node17", "executable": "/home/anna/bench", "num_cpus": 16,
                 "mhz_per_cpu": 3000, "library_build_type": "release", "library_version": "v1.9.0"},
     "benchmarks": [
@@ -97,8 +102,10 @@ def test_vllm_s_summary_is_means_with_percentiles(tmp_path: Path) -> None:
     assert found["latency"].percentiles == {90.0: 2.7}
     assert (found["tokens/s"].samples, found["tokens/s"].unit) == ((48.0,), "tokens/s")
     about = found["TTFT"].about
-    assert {name: about[name] for name in ("model", "concurrency", "requests", "completed", "failed", "isl", "osl")} == {
-        "model": "Qwen/Qwen3-8B", "concurrency": 2, "requests": 4, "completed": 3, "failed": 1, "isl": 1024.0, "osl": 128.0}
+    assert {name: about[name] for name in ("model", "concurrency", "requests", "completed", "failed", "isl",
+                                           "osl")} == {
+        "model": "Qwen/Qwen3-8B", "concurrency": 2, "requests": 4, "completed": 3, "failed": 1, "isl": 1024.0,
+        "osl": 128.0}
     assert about["all_at_once"] is True
     assert found["TTFT"].source == "r.json"
 
@@ -124,8 +131,10 @@ def test_sglang_s_line_with_its_server(tmp_path: Path) -> None:
     assert found["ITL"].percentiles == {95.0: 0.012}
     assert found["acceptance length"].samples == (2.7,)
     about = found["TPOT"].about
-    assert about["server"] == {"version": "0.5.9", "tp_size": 8, "mem_fraction_static": 0.85, "disable_cuda_graph": False}
-    assert (about["tool"], about["rate"], about["nominal_isl"], about["isl"]) == ("sglang bench_serving", 16.0, 1024, 750.0)
+    assert about["server"] == {"version": "0.5.9", "tp_size": 8, "mem_fraction_static": 0.85,
+                               "disable_cuda_graph": False}
+    assert (about["tool"], about["rate"], about["nominal_isl"], about["isl"]) == ("sglang bench_serving", 16.0, 1024,
+                                                                                  750.0)
 
 
 def test_aiperf_s_metrics_in_base_units() -> None:
@@ -142,10 +151,12 @@ def test_aiperf_s_metrics_in_base_units() -> None:
 def test_aiperf_s_requests_are_samples() -> None:
     def row(first: float, error: object = None, phase: str = "profiling") -> dict[str, Any]:
         return {"metadata": {"was_cancelled": False, "benchmark_phase": phase}, "error": error, "metrics": {
-            "time_to_first_token": {"value": first, "unit": "ms"}, "input_sequence_length": {"value": 20, "unit": "tokens"},
+            "time_to_first_token": {"value": first, "unit": "ms"}, "input_sequence_length": {"value": 20,
+                                                                                             "unit": "tokens"},
             "inter_token_latency": {"value": 4, "unit": "ms"}}}
 
-    reading = from_text("\n".join(map(json.dumps, (row(10, phase="warmup"), row(2), row(3), row(9, error={"code": 500})))))
+    reading = from_text("\n".join(map(json.dumps, (row(10, phase="warmup"), row(2), row(3), row(9,
+                                                                                                error={"code": 500})))))
     assert by_name(reading.results)["TTFT"].samples == (0.002, 0.003)
     assert by_name(reading.results)["TTFT"].about["isl"] == 20
     assert len(reading.notes) == 2
@@ -161,7 +172,7 @@ def test_pytest_benchmark_s_rounds() -> None:
 def test_google_benchmark_s_repetitions_and_aggregates() -> None:
     result, = from_text(json.dumps(GOOGLE)).results
     assert result.samples == pytest.approx((1e-5, 1.1e-5, 1.05e-5))
-    only = {**GOOGLE, "benchmarks": GOOGLE["benchmarks"][3:]}                                     # type: ignore[index]
+    only = {**GOOGLE, "benchmarks": GOOGLE["benchmarks"][3:]}
     result, = from_text(json.dumps(only)).results
     assert result.samples == pytest.approx((1.05e-5,))
     debug = {**GOOGLE, "context": {"library_build_type": "debug"}}
@@ -197,7 +208,8 @@ P99 TTFT (ms):                           2,500.00
     assert found["latency"].samples == (12.3,)
     assert found["TTFT"].percentiles == {50.0: 0.7, 99.0: 2.5}
     assert found["total tokens/s"].samples == (5898.24,)
-    assert (found["TTFT"].about["concurrency"], found["TTFT"].about["isl"], found["TTFT"].about["osl"]) == (64, 1024, 128)
+    assert (found["TTFT"].about["concurrency"], found["TTFT"].about["isl"], found["TTFT"].about["osl"]) == (64, 1024,
+                                                                                                            128)
 
 
 def test_offline_benchmarks_print_one_line() -> None:
@@ -238,7 +250,8 @@ def test_nothing_completed_is_a_failure_and_no_zero() -> None:
 
 
 def test_versions_that_were_mixed_are_said(tmp_path: Path) -> None:
-    newer = {**SGLANG, "server_info": {**SGLANG["server_info"], "version": "0.5.10"}}              # type: ignore[dict-item]
+    newer = {**SGLANG, "server_info": {**SGLANG["server_info"],
+                                       "version": "0.5.10"}}
     reading = read(written(tmp_path / "r.jsonl", SGLANG, newer))
     assert any("0.5.10" in note and "0.5.9" in note for note in reading.notes)
 
@@ -264,7 +277,8 @@ def test_a_number_that_was_cut_is_not_read() -> None:
     assert "tokens/s" not in by_name(from_text(json.dumps(VLLM)[:at]).results)
 
 
-@pytest.mark.parametrize("text", ['{"a": 1}', "[]", "hello", '{"traceEvents": []}', "{", "[1, 2]", '{"benchmarks": []}'])
+@pytest.mark.parametrize("text", ['{"a": 1}', "[]", "hello", '{"traceEvents": []}', "{", "[1, 2]",
+                                  '{"benchmarks": []}'])
 def test_unknown_content_says_what_was_expected(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(InputError, match="expected JSON of vllm bench serve"):
@@ -288,7 +302,8 @@ def test_free_text_of_a_file_stays_inside(document: dict[str, Any]) -> None:
 
 
 VALUES: Any = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-                           lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+                           lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner,
+                                                                                       max_size=3),
                            max_leaves=4)
 
 

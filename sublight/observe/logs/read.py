@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -32,14 +31,14 @@ ENGINES: dict[str, Any] = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm, "me
                            "torchtitan": torchtitan}
 # A line of an engine has one of these; the others are not tried. A log has millions of lines of other things.
 HINTS = {
-    "vllm": re.compile(r"throughput: |Iteration\(|KV cache|Maximum concurrency|(GPU|cuda) blocks|took |ersion|config|"
-                       r"args: |Prefix cache|SpecDecoding|MFU: |is preempted by|CUDA graph|"
-                       r"Application startup|Automatically det"),
-    "sglang": re.compile(r" batch|max_total_num_tokens|#tokens|server_args|Load weight|sglang|cuda graph|fired up|"
-                         r"KV Cache|Init torch dist"),
-    "trtllm": re.compile(r"TRT-LLM|TensorRT|iter = "),
-    "megatron": re.compile(r"iteration|\.{3,} ?|-{10,}|across ranks|megatron", re.IGNORECASE),
-    "torchtitan": re.compile(r"titan|step:|FLOPS|CUDA capacity|device mesh|Training starts"),
+    "vllm": ("throughput: ", "Iteration(", "KV cache", "Maximum concurrency", "blocks:", "took ", "ersion", "config",
+             "args: ", "Prefix cache", "SpecDecoding", "MFU: ", "is preempted by", "CUDA graph", "Application startup",
+             "Automatically det"),
+    "sglang": (" batch", "max_total_num_tokens", "#tokens", "server_args", "Load weight", "sglang", "cuda graph",
+               "fired up", "KV Cache", "Init torch dist"),
+    "trtllm": ("TRT-LLM", "TensorRT", "iter = "),
+    "megatron": ("iteration", "...", "----------", "across ranks", "egatron", "MEGATRON"),
+    "torchtitan": ("titan", "step:", "FLOPS", "CUDA capacity", "device mesh", "Training starts"),
 }
 
 
@@ -59,7 +58,7 @@ def read(lines: Sequence[str]) -> tuple[tuple[Log, ...], set[int]]:
     made: dict[str, _Gathered] = {}
     taken: set[int] = set()
     for number, coloured in enumerate(lines):
-        line = COLOURS.sub("", coloured)
+        line = COLOURS.sub("", coloured) if "\x1b" in coloured else coloured
         for engine, reader in ENGINES.items():
             if _line(line, reader, made, engine):
                 taken.add(number)
@@ -71,10 +70,13 @@ def read(lines: Sequence[str]) -> tuple[tuple[Log, ...], set[int]]:
 
 def _line(line: str, reader: Any, made: dict[str, _Gathered], engine: str) -> bool:
     """Take what a line of this engine says; False where it is none."""
-    if HINTS[engine].search(line) is None:
+    if not any(hint in line for hint in HINTS[engine]):
         return False
-    step, facts, version = reader.step(line), reader.facts(line), reader.version(line)
-    arguments = reader.arguments(line)
+    try:
+        step = reader.step(line)
+    except ValueError:                   # "1.2.3" where a number stands: a damaged line
+        return False
+    facts, version, arguments = reader.facts(line), reader.version(line), reader.arguments(line)
     if step is None and not facts and version is None and not arguments:
         if reader.known(line) and engine in made:
             made[engine].lines += 1

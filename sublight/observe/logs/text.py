@@ -7,6 +7,7 @@ arguments holds keys and paths too.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -29,8 +30,11 @@ DRAFTS = re.compile(r"num_speculative_tokens['\"]?\s*[=:]\s*(\d+)|num_spec_token
 
 
 def number(text: str) -> float:
-    """Of digits with thousands separators."""
-    return float(text.replace(",", ""))
+    """Of digits with thousands separators. Raises ValueError where it is none, or is too large to be one."""
+    value = float(text.replace(",", ""))
+    if not math.isfinite(value):
+        raise ValueError(f"a number expected, got {text[:20]}")
+    return value
 
 
 @cache
