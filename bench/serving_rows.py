@@ -127,7 +127,10 @@ def case(row: Row, *, tables: bool = True) -> Case:
         users = number(row, "concurrency", number(row, "decode_batch_size") * decode.dp * plan.decode_workers)
     traffic = Traffic(number(row, "isl"), number(row, "osl"), concurrency=users, shortest=recipe.shortest,
                       requests=recipe.requests_per_user * users, burst=recipe.burst)
-    here = where(row["system"], backend, plan.gpus, tables, recipe.experts)
+    kernels = recipe.experts
+    if isinstance(plan, Disaggregated) and backend == "sglang" and plan.decode.dp > 1 and row["precision"] == "fp8":
+        kernels = "deepgemm"             # what DeepEP feeds (SGLang, moe_runner_backend deep_gemm)
+    here = where(row["system"], backend, plan.gpus, tables, kernels)
     return Case(row["id"], row["system"], backend, row["backend_version"], family(row["model"]), model, plan, traffic,
                 here, recipe)
 
@@ -163,6 +166,8 @@ def _plan(row: Row, prefix: str, recipe: Recipe, model: Model) -> Serving:
     ep = recipe.ep or number(row, f"{prefix}moe_ep{suffix}")
     if recipe.attention_dp and not prefix:
         tp, dp = max(1, tp * dp // recipe.attention_dp), recipe.attention_dp
+    if prefix and row["backend"] == "sglang" and dp > 1:
+        ep = tp * dp                     # every public setup with attention replicas runs DeepEP: NVIDIA/srt-slurm
     version = row["backend_version"]
     drafts, acceptance = recipe.drafts, recipe.acceptance or 0.0
     if recipe.drafts_or:                 # either is as likely: the faster one has the smaller expected relative error
