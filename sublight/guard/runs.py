@@ -76,7 +76,7 @@ def words(a: Typical, b: Typical) -> tuple[str, ...]:
         out += [f"{side} alone runs in {form}, a step: {_listed(cast[form], side)}" for form in sorted(cast)]
     if often := [row for row in rows if row.a.runs and row.b.runs]:
         said = [f"{_titled(row)} {row.a.runs:.4g} → {row.b.runs:.4g}" for row in often[:LISTED]]
-        out.append(f"runs a step: {', '.join(said)}{_more(often)}")
+        out.append(f"runs a step: {', '.join(said)}{_more(len(often))}")
     return tuple(out)
 
 
@@ -85,11 +85,14 @@ def _of(row: Runs, side: str) -> Count:
 
 
 def _listed(rows: list[Runs], side: str) -> str:
-    return ", ".join(f"{row.name} ×{_of(row, side).runs:.3g}" for row in rows[:LISTED]) + _more(rows)
+    counts: dict[str, float] = defaultdict(float)
+    for row in rows:                     # of several formats
+        counts[row.name] += _of(row, side).runs
+    return ", ".join(f"{name} ×{count:.3g}" for name, count in [*counts.items()][:LISTED]) + _more(len(counts))
 
 
-def _more(rows: list[Runs]) -> str:
-    return f" and {len(rows) - LISTED} more operators" if len(rows) > LISTED else ""
+def _more(count: int) -> str:
+    return f" and {count - LISTED} more operators" if count > LISTED else ""
 
 
 def _titled(row: Runs) -> str:

@@ -137,9 +137,9 @@ def record(
 
 def rank() -> int:
     """Of this process: as torch.distributed says, else as its launcher does, else 0."""
-    import torch.distributed
+    import importlib
 
-    distributed: Any = torch.distributed
+    distributed: Any = importlib.import_module("torch.distributed")      # in part not typed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
     for name in RANKS:
