@@ -20,6 +20,7 @@ from sublight.trace import I32, I64, B
 MATCH_AT_LEAST = 0.98                  # of the kernels of a repetition and those one period later
 SEEMS_PERIODIC = 0.5                   # share of equal kernels from which a lag is looked at closely
 CODES = 8                              # random codes; each estimates every lag's share of equal kernels at once
+LOOKED_AT = 1 << 18                    # kernels from the start: their lags are tried before those of all
 COUNTED_UP_TO = 2_000                  # kernels: shares are counted, not estimated
 MOST_LAGS = 1_000                      # counted exactly, shortest first
 LEAST_KERNELS = 4                      # in a period: less is a loop of one operator
@@ -67,9 +68,17 @@ def period(names: I32, start_ns: I64 | None = None) -> Period:
     `names` are numbers of kernels' names in launch order, `start_ns` the starts of the same kernels: of several ways
     to cut the sequence into as many repetitions, the one with the longest pauses before them is taken.
     """
+    found = _first_of(names, start_ns, _lags(names[:LOOKED_AT]))
+    if found.repetitions is None and len(names) > LOOKED_AT:       # a period that the beginning does not hold twice
+        found = _first_of(names, start_ns, _lags(names))
+    return found
+
+
+def _first_of(names: I32, start_ns: I64 | None, lags: list[int]) -> Period:
+    """The first of these lags that is a period of the whole."""
     inside: Inside | None = None
     refused = list(range(1, LEAST_KERNELS))
-    for lag in _lags(names):
+    for lag in lags:
         body = _body(names, lag)
         if body is None or _repeats(names[body[0] : body[0] + lag], refused):
             continue
