@@ -25,6 +25,7 @@ from sublight.errors import InputError
 from sublight.predict.training.constants import Constants, tags
 from sublight.predict.training.flops import model_flops
 from sublight.predict.training.joined import joined
+from sublight.predict.training.passes import experts_of
 from sublight.predict.training.spent import PassSpent, Pieces, Spent, pieces
 
 # name -> (prior, width): factors and seconds in logarithms around the prior
@@ -42,8 +43,8 @@ PRIORS: dict[str, dict[str, tuple[float, float]]] = {
     },
     # narrow: many of these are met by one family alone, and would take what else is odd about it
     "megatron": {
-        "gemm": (1.4, 0.125), "attention": (2.0, 0.2), "small": (1.5, 0.2), "quantised": (1.6, 0.15),
-        "experts": (1.8, 0.2), "recurrent": (20.0, 0.3), "launch": (5e-6, 0.2), "sync": (2e-3, 0.35),
+        "gemm": (1.6, 0.3), "attention": (2.0, 0.2), "small": (1.5, 0.25), "quantised": (1.6, 0.25),
+        "experts": (2.0, 0.3), "recurrent": (20.0, 0.3), "launch": (5e-6, 0.2), "sync": (2e-3, 0.35),
         "grouped": (3e-5, 0.3), "drift": (0.2, 0.25), "drift:hopper": (0.3, 0.2), "fixed": (0.02, 0.35),
         "gradients": (0.15, 0.35), "parameters": (0.15, 0.35), "tp": (1.2, 0.15), "ep": (1.5, 0.25),
         "p2p": (0.3, 0.25), "optimizer": (1.3, 0.2), "replicas": (1.0, 0.2), "gemm:hopper": (1.0, 0.075),
@@ -53,7 +54,7 @@ PRIORS: dict[str, dict[str, tuple[float, float]]] = {
         "grouped:drop": (0.5, 0.2), "experts:nvfp4": (1.7, 0.1), "ep:hybridep": (1.0, 0.15),
         "attention:fp8-attention": (0.75, 0.075), "ep:alltoall": (1.0, 0.15), "small:recipe": (0.9, 0.1),
         "sync:recipe": (1.0, 0.2), "tp exposed": (0.25, 0.2), "ep exposed": (0.5, 0.2),
-        "gemm:recipe": (0.75, 0.125),
+        "gemm:recipe": (0.75, 0.2),
     },
     # on GPUs capped at 500 W with 2.4 TB/s (benchmarks/*.md): slower than elsewhere from the start
     "torchtitan": {"gemm": (1.8, 0.25), "attention": (2.2, 0.4), "small": (2.0, 0.4), "quantised": (2.4, 0.3),
@@ -151,7 +152,7 @@ def fit(rows: list[Measured], priors: Mapping[str, tuple[float, float]], start: 
 
     def residuals(x: list[float]) -> list[float]:
         values = {name: priors[name][0] * math.exp(float(v)) for name, v in zip(names, x, strict=True)}
-        known = Constants({**judged, **values}, 0.0, "")
+        known = Constants({**judged, **values}, 0.0, 0.0, "")
         errors = [w * log_error(one, known) / SOFT for w, one in zip(weight, rows, strict=True)]
         soft = [math.copysign(math.sqrt(2 * (math.sqrt(1 + e * e) - 1)), e) for e in errors]
         return soft + [float(v) / priors[name][1] for name, v in zip(names, x, strict=True)]
@@ -175,21 +176,29 @@ class Fitted:
     values: Mapping[str, float]
     without: Mapping[str, Mapping[str, float]]
     spread: float
+    spread_experts: float | None
     rows: int
 
 
-def fit_framework(framework: str, rows: list[Measured], *, most: int = 40) -> Fitted:
+def fit_framework(framework: str, rows: list[Measured], *, most: int = 30) -> Fitted:
     """All rows, then without each family in turn, from the first's values on."""
     priors, some = PRIORS[framework], thinned(rows, most)
     values = fit(some, priors)
-    without, left = {}, []
+    without: dict[str, dict[str, float]] = {}
+    left: dict[bool, list[float]] = {False: [], True: []}
     for family in sorted({one.case.family for one in rows}):
         others = [one for one in some if one.case.family != family]
         without[family] = fit(others, priors, values) if others else {name: mean for name, (mean, _) in priors.items()}
-        known = Constants(without[family], 0.0, "")
-        left += [log_error(one, known) for one in rows if one.case.family == family]
-    spread = 1.4826 * statistics.median(abs(error) for error in left)
-    return Fitted(values, without, spread, len(rows))
+        known = Constants(without[family], 0.0, 0.0, "")
+        for one in rows:
+            if one.case.family == family:
+                left[experts_of(one.case.model)[0] > 0].append(abs(log_error(one, known)))
+    return Fitted(values, without, spread_of(left[False]), spread_of(left[True]) if left[True] else None, len(rows))
+
+
+def spread_of(errors: list[float]) -> float:
+    """The standard deviation of a normal variable of which as many lie within the 80 % interval."""
+    return sorted(errors)[int(0.8 * len(errors))] / 1.2816
 
 
 def as_toml(framework: str, made: Fitted) -> str:
@@ -200,7 +209,8 @@ def as_toml(framework: str, made: Fitted) -> str:
     basis = (f"fitted on {made.rows} measured runs of {len(made.without)} model families "
              "(bench/fit_training.py, docs/training-accuracy.md)")
     own = [table(f'"{framework}".without."{family}"', values) for family, values in made.without.items()]
-    return "\n".join([f'["{framework}"]\nbasis = "{basis}"\nspread = {made.spread:.3f}\n',
+    more = "" if made.spread_experts is None else f"spread_experts = {made.spread_experts:.3f}\n"
+    return "\n".join([f'["{framework}"]\nbasis = "{basis}"\nspread = {made.spread:.3f}\n{more}',
                       table(f'"{framework}".values', made.values), *own])
 
 

@@ -215,7 +215,8 @@ def _variant(model: Model, text: str) -> Model:
     if cut:
         count = int(cut[1])
         dense = sum(1 for layer in model.layers if layer.mlp == model.layers[0].mlp)
-        first = min(dense, count - 1) if dense < len(model.layers) else 0
+        # one dense layer before those with experts: SimuMax, docs/b200/b200_release_v1.2_summary.md, "dense_layers=1"
+        first = 1 if dense < len(model.layers) and count > 1 else 0
         layers = model.layers[:first] + model.layers[-(count - first):]
         return replace(model, layers=layers, drafts=())
     if "w/o mtp" in text:

@@ -13,7 +13,7 @@ from sublight.predict.step import Row, StepTime
 from sublight.predict.training.constants import constants, tags
 from sublight.predict.training.flops import model_flops
 from sublight.predict.training.joined import Joined, joined
-from sublight.predict.training.passes import passes
+from sublight.predict.training.passes import experts_of, passes
 from sublight.predict.training.spent import call_time, pieces
 from sublight.result import Result
 
@@ -40,7 +40,7 @@ def estimate(
     shares = step.shares
     flops, peak = model_flops(model, job.seq, definition), peak_of(plan, where)
     tokens = job.gbs * job.seq / plan.gpus
-    wide = exp(EIGHTY * known.spread)
+    wide = exp(EIGHTY * (known.spread_experts if experts_of(model)[0] else known.spread))
     rate = tokens / step.seconds
     results = {
         "step time": _result("step time", "s", step.seconds, wide),
