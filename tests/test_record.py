@@ -1,5 +1,5 @@
-"""Recording: commands that know nothing of it, steps marked by hand, several ranks, what goes wrong; and Done-when 6, the
-small language model with faults planted in it."""
+"""Recording: commands that know nothing of it, steps marked by hand, several ranks, what goes wrong; and a small
+language model with faults planted in it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kineto import Kineto
@@ -30,7 +31,8 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 def needs_torch(test: Callable[..., None]) -> Callable[..., None]:
     """Importing torch takes seconds in each process."""
-    return pytest.mark.heavy(pytest.mark.skipif(not HAS_TORCH, reason="needs torch")(test))
+    marked: Callable[..., None] = pytest.mark.heavy(pytest.mark.skipif(not HAS_TORCH, reason="needs torch")(test))
+    return marked
 
 
 def script(folder: Path, text: str) -> list[str]:
@@ -119,7 +121,7 @@ def test_steps_cannot_be_fewer_than_none() -> None:
 def test_steps_are_found_in_a_command_that_knows_nothing(tmp_path: Path, text: str, kind: str) -> None:
     done = record_command(script(tmp_path, text.format(steps=10)), tmp_path / "out", steps=3, warm_up=2)
     assert (done.exit_code, done.notes, done.said) == (0, (), "3 steps")
-    assert sorted(os.listdir(tmp_path / "out")) == ["rank0.json.gz"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["rank0.json.gz"]
     trace = read(tmp_path / "out" / "rank0.json.gz")
     assert [trace.names[i] for i in trace.annotations.name.tolist() if "ProfilerStep" in trace.names[i]] == [
         "ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
@@ -231,12 +233,14 @@ def test_the_planted_operators_are_named_and_nothing_else_is(tmp_path: Path) -> 
 
 def cpu_trace(path: Path, items: int, kind: str = "float") -> Typical:
     k = Kineto(device_name=None, record_shapes=True)
+    types: dict[str, Any] = {"Input type": [kind, kind]}
+    one: dict[str, Any] = {"Input type": ["float"]}
     for step in range(3):
         at = step * 10_000
         k.step(step, at, at + 9_000)
-        k.op("aten::mm", at + 10, at + 3_000, dims=[[4, 4], [4, 4]], **{"Input type": [kind, kind]})
+        k.op("aten::mm", at + 10, at + 3_000, dims=[[4, 4], [4, 4]], **types)
         for i in range(items):
-            k.op("aten::item", at + 4_000 + 20 * i, at + 4_010 + 20 * i, dims=[[]], **{"Input type": ["float"]})
+            k.op("aten::item", at + 4_000 + 20 * i, at + 4_010 + 20 * i, dims=[[]], **one)
     return typical([read(k.write(path / f"{items}{kind}.json"))])
 
 

@@ -239,11 +239,12 @@ def test_percentiles_of_several_runs_are_judged() -> None:
 
 
 def test_every_allowance_says_where_it_is_from() -> None:
-    for name in ("TTFT", "TPOT", "KV cache", "step time", "CPU step time", "time"):
+    for name in ("TTFT", "TPOT", "KV cache", "step time", "time"):
         found = allowance(name)
         assert found is not None
         assert found.source.startswith(("measured: ", "judgement: "))
     assert allowance("bus bandwidth") is None
+    assert allowance("CPU step time") is None            # on a machine that others use nothing bounds it
 
 
 def test_values_are_written_in_the_unit_that_reads_best() -> None:

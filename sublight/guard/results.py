@@ -296,7 +296,8 @@ def _widened(
     """The interval with what two single runs of the same thing differ by added, or none at all."""
     if allowed is None:
         return Shift(found.estimate, -math.inf, math.inf), \
-            "too few runs to see how far runs lie apart, and nothing else is known of it"
+            ("one run each says nothing of how far runs lie apart, and nothing bounds that here" if one_run else
+             "too few runs to see how far runs lie apart, and nothing else bounds that")
     low = found.low if found.bounded else found.estimate
     high = found.high if found.bounded else found.estimate
     if one_run and not found.bounded and min(map(len, blocks)) > 1:
