@@ -25,7 +25,8 @@ VLLM: dict[str, Any] = {
     "std_ttft_ms": 10.0, "p99_ttft_ms": 130.0, "mean_tpot_ms": 20.0, "median_tpot_ms": 20.0, "p99_tpot_ms": 22.0,
     "mean_itl_ms": 20.0, "median_itl_ms": 19.0, "p99_itl_ms": 41.0, "mean_e2el_ms": 2650.0, "p90_e2el_ms": 2700.0,
 }
-DETAILED: dict[str, Any] = {**VLLM, "input_lens": [1024] * 4, "output_lens": [3, 3, 0, 3], "ttfts": [0.1, 0.12, 0.0, 0.11],
+DETAILED: dict[str, Any] = {**VLLM, "input_lens": [1024] * 4, "output_lens": [3, 3, 0, 3],
+            "ttfts": [0.1, 0.12, 0.0, 0.11],
             "itls": [[0.02, 0.02], [0.021, 0.019], [], [0.02, 0.022]], "generated_texts": ["a", "b", "", "c"],
             "errors": ["", "", "Traceback: /home/anna/x.py", ""]}
 SGLANG: dict[str, Any] = {

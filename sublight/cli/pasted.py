@@ -18,6 +18,7 @@ ARCHIVES = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 TRACE = re.compile(rb'"(traceEvents|schemaVersion|deviceProperties|displayTimeUnit|ph)"\s*:')
 RESULT = re.compile(rb'"(num_prompts|tokenizer_id|request_throughput|output_throughput|aiperf_version|request_latency|'
                     rb'time_to_first_token|server_info|random_input_len|machine_info|benchmarks|real_time)"\s*:')
+JSON = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[{\[\]]|$))")     # not "[2026-03-01 10:00:00] …" of a log
 OF_TEXT = ("gpus", "isl", "osl", "concurrency")
 OF_TRACES = ("device", "whatif", "on", "exchange", "tokens", "layers", "phase", "sequences", "context", "ep", "tp")
 
@@ -38,10 +39,12 @@ def is_text(head: bytes) -> bool:
 
     >>> is_text(b"vllm serve m"), is_text(b'{"traceEvents": ['), is_text(b'{"date": 1, "num_prompts": 5'), is_text(b"")
     (True, False, True, False)
+    >>> is_text(b"[2026-03-01 10:00] Decode batch"), is_text(b"[ {"), is_text(b"[")
+    (True, False, False)
     """
     if not head.strip() or head.startswith(ARCHIVES) or b"\0" in head:
         return False
-    if head.lstrip().removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+    if JSON.match(head) is not None:
         return TRACE.search(head) is None and RESULT.search(head) is not None
     return not head.lstrip().startswith((b"<", b"SQLite format 3", b"%PDF", b"\x89PNG", b"BZh", b"\xfd7zXZ",
                                          b"\xff\xfe", b"\xfe\xff", b"\n\x8b"))

@@ -54,7 +54,7 @@ class Values:
 
     def notes(self) -> list[str]:
         """What was left out, in words; keys are of our own lists."""
-        return [f"{key}: {count} value{'s' if count > 1 else ''} that are no finite number, left out"
+        return [f"{key}: {count} value{'s' if count > 1 else ''}, no finite number, left out"
                 for key, count in sorted(self.unusable.items()) if count]
 
 

@@ -23,7 +23,7 @@ MOST_BYTES = 64 << 20
 VERSIONS = {"vllm": r"\bvllm(?:[- ](?:openai|version))?\s*(?:==|:v|[:=]|\bv)?\s*v?(\d+\.\d+(?:\.\d+)+[\w.]*)",
             "sglang": r"\bsglang(?:[- ]version)?\s*(?:==|:v|[:=]|\bv)?\s*v?(\d+\.\d+(?:\.\d+)+[\w.]*)",
             "trtllm": r"\btensorrt[-_ ]llm(?:[- ]version)?\s*(?:==|:v?|=)?\s*v?(\d+\.\d+(?:\.\d+)*[\w.]*)"}
-ALSO = re.compile(r"Nvidia driver|CUDA runtime|PyTorch version", re.IGNORECASE)
+TRAINS = re.compile(r"\b(?:megatron|torchtitan|nanogpt|nanochat|pre-?train\w*|train(?:s|ed|ing)?|MFU)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Pasted:
     lengths: tuple[int | None, int | None] = (None, None)
     layout: Mapping[str, tuple[int, ...]] = field(default_factory=dict)     # that prose names: {"tp": (1, 2)}
     figures: tuple[Figure, ...] = ()
+    trains: bool = False                 # it speaks of training
     lines: int = 0
     unread: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=())
@@ -83,8 +84,8 @@ def _of_lines(lines: Sequence[str]) -> Pasted:
     busy = [number for number, line in enumerate(lines) if re.search(r"\w", line) and "```" not in line]
     return Pasted(tuple(launches), tuple(asked), logs, tuple(tables), tuple(gpus), tuple(words.models),
                   words.lengths, {name: tuple(values) for name, values in words.layout.items()}, tuple(words.figures),
-                  len(busy), tuple(number + 1 for number in busy if number not in known),
-                  (*notes, *more))
+                  any(TRAINS.search(line) for line in lines), len(busy),
+                  tuple(number + 1 for number in busy if number not in known), (*notes, *more))
 
 
 def _placed(made: list[list[Result]], numbers: set[int]) -> list[tuple[int, tuple[Result, ...]]]:

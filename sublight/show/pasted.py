@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sublight.explain.answers.answer import Judged, PastedAnswer, Row
 from sublight.show.predict import print_table, table_markdown
 from sublight.show.predict_rows import Table, plan_fields
-from sublight.show.units import quantity, seconds
+from sublight.show.units import gib, quantity, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,13 +28,18 @@ def rows(found: Judged) -> Table:
 
 
 def _row(row: Row) -> tuple[str, ...]:
-    reported = "" if row.reported is None else quantity(row.reported, row.unit)
-    expected = "" if row.expected is None else quantity(row.expected, row.unit)
+    reported, expected = _value(row.reported, row.unit), _value(row.expected, row.unit)
     low_high = "" if row.low is None or row.high is None else \
-        f"{quantity(row.low, row.unit)} – {quantity(row.high, row.unit)}"
+        f"{_value(row.low, row.unit)} – {_value(row.high, row.unit)}"
     factor = "" if row.speed is None or row.verdict in ("", "as expected") else \
         f"{row.speed if row.speed >= 1 else 1 / row.speed:.3g}x "
     return row.name, reported, expected, low_high, f"{factor}{row.verdict}"
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return gib(value) if unit == "bytes" else quantity(value, unit) if unit else f"{value:,.4g}"
 
 
 def terms(found: Judged) -> Table:

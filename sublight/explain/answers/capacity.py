@@ -46,7 +46,8 @@ def capacity_of(case: Case, plan: Serving) -> tuple[int, str] | None:
 def _queue(now: Moment, plan: Serving, case: Case) -> Iterator[Point]:
     """Why requests wait while others run."""
     full = "" if now.kv_usage is None else f", cache {now.kv_usage:.1%} full"
-    evidence = [f"running {now.running:,.0f}, waiting {now.waiting:,.0f}{full} (median of {now.lines} lines)"]
+    evidence = [f"running {now.running:,.0f}, waiting {now.waiting:,.0f}{full} "
+                f"({'one line' if now.lines == 1 else f'median of {now.lines} lines'})"]
     if now.capacity is not None and now.length:
         evidence.append(f"cache {now.capacity:,} tokens ({'printed' if now.printed else 'computed'}): "
                         f"{now.length:,.0f} tokens a running request")

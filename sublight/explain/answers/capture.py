@@ -35,6 +35,8 @@ def missing(cases: Sequence[Judged]) -> tuple[str, ...]:
 
 def capture(pasted: Pasted, cases: Sequence[Judged]) -> tuple[str, ...]:
     """What would say more than the text does, most useful first."""
+    if not cases and pasted.trains:
+        return ("the launch command of the training run", STEPS["megatron"], TRACE["megatron"])
     return tuple(dict.fromkeys(text for found in cases for text in _next(pasted, found)))
 
 

@@ -49,7 +49,8 @@ def _joined(pasted: Pasted) -> list[tuple[Launch | None, Log | None, Table]]:
     heads += [(None, log, 0) for log in pasted.logs if id(log) not in used and log.steps]
     if not heads:
         serving = any(table[0].about.get("tool") not in MICRO for _, table in pasted.tables if table)
-        heads = [(None, None, -1)] if serving or pasted.asked or (pasted.models and pasted.gpus) else []
+        heads = [(None, None, -1)] if serving or pasted.asked or (
+            pasted.models and pasted.gpus and not pasted.trains) else []
     tables = _tables(len(heads), [line for _, _, line in heads], pasted)
     return [(launch, log, table) for (launch, log, _), own in zip(heads, tables, strict=True) for table in own or [()]]
 

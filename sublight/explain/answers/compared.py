@@ -19,7 +19,9 @@ def points(found: Sequence[Judged]) -> Iterator[Point]:
         if not changed and not measured and not room:
             continue
         names = f"{first.case.name} and {second.case.name}"
-        claim = f"{names} differ in {len(changed)} settings" if changed else f"{names} are of the same settings"
+        said = first.case.plan is not None and second.case.plan is not None
+        claim = (f"{names} differ in {len(changed)} setting{'s' if len(changed) > 1 else ''}" if changed else
+                 f"{names} are of the same settings" if said else f"{names}: how their settings differ is not said")
         yield Point("difference", claim, (*changed, *measured, *room),
                     "change one setting at a time: nothing here tells which of them did it" if len(changed) > 1 else "")
 

@@ -102,8 +102,9 @@ def _words(own: Choice, choices: list[Choice], load: Traffic, gpus: int, assumed
                     + (" behind a router" if best.plan.replicas > 1 else ""))
     elif more >= WORTH and most.plan != own.plan:
         yield Point("layout", f"for this load alone {own.words()} is within {max(0.0, gain - 1):.0%} of the best "
-                    f"({asked}); with more requests {most.words()} gives {more:.1f}x its tokens a second: ranks shorten a token, "
-                    "replicas serve more of them", evidence, f"run {most.words()} where throughput counts")
+                    f"({asked}); with more requests {most.words()} gives {more:.1f}x its tokens a second: ranks "
+                    "shorten a token, replicas serve more of them", evidence,
+                    f"run {most.words()} where throughput counts")
     else:
         yield Point("layout", f"{own.words()} is within {max(0.0, gain - 1):.0%} of the best layout of {gpus} GPUs for "
                     f"throughput ({asked})", evidence)

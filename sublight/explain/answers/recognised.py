@@ -46,7 +46,9 @@ def _all(pasted: Pasted, cases: Sequence[Case]) -> Iterator[str]:
         yield f"figures in prose: {', '.join(said)}"
     for case in cases:
         if case.sources:
-            yield f"{case.name}: " + "; ".join(f"{what} from {source}" for what, source in case.sources.items())
+            yield f"{case.name}: " + "; ".join(
+                f"{what} {source}" if source.startswith("assumed") else f"{what} from {source}"
+                for what, source in case.sources.items())
 
 
 def plan_words(plan: Serving | Training) -> str:
@@ -63,11 +65,18 @@ def _log(log: Log) -> str:
     kinds: dict[str, int] = {}
     for step in log.steps:
         kinds[step.kind] = kinds.get(step.kind, 0) + 1
-    steps = ", ".join(f"{count} of {kind}s" if kind != "also" else f"{count} others" for kind, count in kinds.items())
-    facts = ", ".join(f"{name.replace('_', ' ')} {value:,.6g}" for name, value in log.facts.items() if value != 1.0)
+    steps = ", ".join(f"{count} {'other' if kind == 'also' else kind}" for kind, count in kinds.items())
+    facts = ", ".join(_fact(name, value) for name, value in log.facts.items() if value != 1.0)
     version = f" {log.version}" if log.version else ""
-    return (f"{log.lines} log lines of {table(log.engine).title}{version}" + (f": {steps}" if steps else "")
+    lines = "1 log line" if log.lines == 1 else f"{log.lines} log lines"
+    return (f"{lines} of {table(log.engine).title}{version}" + (f": {steps}" if steps else "")
             + (f"; start-up: {facts}" if facts else ""))
+
+
+def _fact(name: str, value: float) -> str:
+    if name.endswith("_bytes"):
+        return f"{name.removesuffix('_bytes').replace('_', ' ')} {value / 2**30:,.4g} GiB"
+    return f"{name.replace('_', ' ')} {value:,.6g}"
 
 
 def unread(pasted: Pasted) -> str:

@@ -122,7 +122,7 @@ def results(log: Log, source: str) -> tuple[list[Result], list[str]]:
     made = [Result(name, unit, tuple(samples), variant=variant, source=source, about=about)
             for name, unit, variant, samples in sampled(log, notes) if samples]
     made += [Result(name, unit, (log.facts[key],), source=source, about=about)
-             for key, name, unit in (("kv_tokens", "KV cache", "tokens"), ("kv_bytes", "KV cache", "bytes"))
+             for key, name, unit in (("kv_tokens", "KV cache", "tokens"), ("kv_bytes", "KV cache memory", "bytes"))
              if key in log.facts]
     return made, notes
 
