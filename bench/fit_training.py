@@ -25,7 +25,7 @@ from sublight.errors import InputError
 from sublight.predict.training.constants import Constants, tags
 from sublight.predict.training.flops import model_flops
 from sublight.predict.training.joined import joined
-from sublight.predict.training.passes import experts_of
+from sublight.predict.training.layout import experts_of
 from sublight.predict.training.spent import PassSpent, Pieces, Spent, pieces
 
 # name -> (prior, width): factors and seconds in logarithms around the prior

@@ -17,8 +17,8 @@ from sublight.predict.machine import machine, whatif
 from sublight.predict.training import SCHEDULES, StageTime, model_flops, passes, waiting
 from sublight.predict.training.constants import constants, tags, years
 from sublight.predict.training.kernels import filled
+from sublight.predict.training.layout import stage_of
 from sublight.predict.training.overlap import Group, exposed, placed
-from sublight.predict.training.passes import stage_of
 from sublight.predict.training.spent import copies, parameters_on_rank
 
 ROOT = Path(__file__).parent.parent
@@ -245,10 +245,15 @@ def test_a_batch_that_replicas_do_not_divide_is_refused() -> None:
         training.estimate(LLAMA, Training(tp=3), Job(4096, 12), machine("3xH100", "torch"))
 
 
-def test_a_typical_step_has_the_operators_of_both_passes() -> None:
-    step = training.typical_step(LLAMA, Training(dp=8), Job(4096, 64), machine("8xH100", "torch"))
+@pytest.mark.parametrize(("model", "plan", "job", "on"), PLANS[:2])
+def test_a_typical_step_is_a_micro_batch_of_the_estimate(model: Any, plan: Training, job: Job, on: str) -> None:
+    where = machine(on, "torch")
+    step = training.typical_step(model, plan, job, where)
     labels = {row.label for row in step.rows}
-    assert {"forward.mlp.up", "backward.mlp.up.weight_grad", "backward.loss.grad"} <= labels
+    assert {"forward.mlp.up", "backward.mlp.up.weight_grad", "backward.mlp.norm.grad"} <= labels
+    whole = training.estimate(model, plan, job, where).value("step time")
+    assert step.seconds * job.gbs / (plan.mbs * plan.dp) < whole
+    assert sum(step.shares.values()) == pytest.approx(1.0)
 
 
 # ---- rows of measured results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp
 
 from sublight.errors import InputError
@@ -10,10 +11,12 @@ from sublight.plan import Job, Training
 from sublight.predict.estimate import Estimate
 from sublight.predict.machine import Machine
 from sublight.predict.step import Row, StepTime
+from sublight.predict.training.call import Call
 from sublight.predict.training.constants import constants, tags
 from sublight.predict.training.flops import model_flops
-from sublight.predict.training.joined import Joined, joined
-from sublight.predict.training.passes import experts_of, passes
+from sublight.predict.training.joined import Joined, factor, joined
+from sublight.predict.training.layout import experts_of
+from sublight.predict.training.passes import passes
 from sublight.predict.training.spent import call_time, pieces
 from sublight.result import Result
 
@@ -90,9 +93,17 @@ def _notes(step: Joined, plan: Training, job: Job, definition: str, peak: float 
 
 
 def typical_step(model: Model, plan: Training, job: Job, where: Machine) -> StepTime:
-    """One micro-batch, forward and backward, on the first stage: its operators, each with its time."""
+    """One micro-batch, forward and backward, on the first stage: its operators, each with its time under the
+    framework's constants; host: what the host adds to it."""
+    known, met = constants(plan.framework), tags(plan, where.device)
     made = passes(model, plan, job, stage=0)
-    named = [(call, way) for way, calls in (("forward", made.forward), ("recompute", made.recomputed),
-                                            ("backward", made.backward)) for call in calls]
-    return StepTime(tuple(Row(f"{way}.{call.label}", call.op, call.count, call_time(call, plan, where))
-                          for call, way in named))
+    rows = tuple(_row(way, call, plan, where, factor(call.kind, plan, known, met))
+                 for way, calls in (("forward", made.forward), ("recompute", made.recomputed),
+                                    ("backward", made.backward)) for call in calls)
+    stages = joined(pieces(model, plan, job, where), plan, known, met, fixed=where.factor("fixed")).stages
+    return StepTime(rows, max(0.0, stages[0].both - sum(row.seconds for row in rows)))
+
+
+def _row(way: str, call: Call, plan: Training, where: Machine, factor: float) -> Row:
+    time = call_time(call, plan, where)
+    return Row(f"{way}.{call.label}", call.op, call.count, replace(time, seconds=time.seconds * factor))

@@ -71,16 +71,28 @@ def _times(m: int, *passes: Mapping[str, Spent]) -> dict[str, Spent]:
     return out
 
 
+def factor(kind: str, plan: Training, known: Constants, tags: tuple[str, ...]) -> float:
+    """By what a framework multiplies a kind of operator; of exchanges times what compute does not hide."""
+    shown = 1.0
+    if kind == "cp":
+        shown = 1 - HIDDEN
+    elif (kind == "tp" and plan.overlap_tp) or (kind == "ep" and plan.overlap_ep):
+        shown = known.value(f"{kind} exposed", tags)
+    return known.value(kind, tags) * shown * newer(plan, known, tags)
+
+
+def newer(plan: Training, known: Constants, tags: tuple[str, ...]) -> float:
+    """What releases gained since the one that the constants are of, 26.04."""
+    return exp(-known.value("drift", tags) * years(plan))
+
+
 def _scaled(made: PassSpent, plan: Training, known: Constants, tags: tuple[str, ...], fixed: float) -> dict[str, Spent]:
     """A pass by kind, with what the host adds where it is slower than the device."""
-    shown = {"tp": known.value("tp exposed", tags) if plan.overlap_tp else 1.0,
-             "ep": known.value("ep exposed", tags) if plan.overlap_ep else 1.0, "cp": 1 - HIDDEN}
-    newer = exp(-known.value("drift", tags) * years(plan))
-    out = {kind: Spent(part.seconds * known.value(kind, tags) * newer * shown.get(kind, 1.0), part.shares)
+    out = {kind: Spent(part.seconds * factor(kind, plan, known, tags), part.shares)
            for kind, part in made.by_kind.items()}
     device = _sum(out)
     host = (made.calls * known.value("launch", tags) + made.experts * known.value("sync", tags)
-            + made.products * known.value("grouped", tags)) * newer / fixed
+            + made.products * known.value("grouped", tags)) * newer(plan, known, tags) / fixed
     if host > 0 and device > 0:
         sharp, slower = known.value("sharp", tags), max(device, host)
         out["host"] = Spent(slower * (1 + (min(device, host) / slower) ** sharp) ** (1 / sharp) - device)

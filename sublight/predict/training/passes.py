@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 
-from sublight.models import Batch, Model, Split, layer_ops, recast
+from sublight.models import Batch, Model, layer_ops
 from sublight.models.backward import WEIGHT, backward_of
 from sublight.models.block import Labelled, norm, product
 from sublight.models.feedforward import Mixture
 from sublight.models.model import Layer
-from sublight.models.recurrent import Mamba2
 from sublight.ops import (
     Attention,
     CacheWrite,
@@ -35,24 +33,14 @@ from sublight.ops import (
 )
 from sublight.ops.op import Op, Operand
 from sublight.plan import Job, Training
+from sublight.predict.training.call import Call
+from sublight.predict.training.layout import expert_split, in_precision, stage_of
+from sublight.predict.training.recompute import recomputed
 
 KINDS = ("gemm", "quantised", "attention", "experts", "recurrent", "small", "tp", "ep", "cp")
-FP8_PRECISIONS = {"fp8": "fp8", "fp8_block": "fp8_block", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
 # Which norms lie between blocks: with sequence parallelism a rank has 1/tp of their tokens (Korthikanti et al.,
 # arXiv 2205.05198, section 4.2.2)
 BETWEEN = ("attention.norm", "mlp.norm", "layer.norm", "head.norm")
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operator, how often a stage calls it for one micro-batch, and what its time is charged to. top_k: experts of a
-    token, of their exchanges."""
-
-    label: str
-    op: Op
-    count: int
-    kind: str
-    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,38 +55,6 @@ class Passes:
     def weight(self) -> tuple[Call, ...]:
         """The part of the backward pass that makes weights' gradients: zero-bubble schedules put it off."""
         return tuple(call for call in self.backward if call.label.endswith(WEIGHT))
-
-
-_RECAST: dict[tuple[int, str], tuple[Model, Model]] = {}   # by identity: hashing a model costs more than a step
-
-
-def in_precision(model: Model, precision: str) -> Model:
-    """The model as it is multiplied in training: linear layers of blocks in `precision`, the rest in 16 bits.
-
-    Embedding and head, attention itself and the router stay in bf16 (NVIDIA Transformer Engine's recipes; DeepSeek-V3
-    report, arXiv 2412.19437, section 3.3.1). Hybrids in NVFP4 keep their mixers in wider formats: in mxfp8 here
-    (Nemotron 3 white paper, arXiv 2512.20856: Mamba's output in MXFP8, attention's products in bf16).
-    """
-    key = (id(model), precision)
-    if key not in _RECAST or _RECAST[key][0] is not model:
-        if len(_RECAST) > 64:
-            _RECAST.clear()
-        _RECAST[key] = (model, _in_precision(model, precision))
-    return _RECAST[key][1]
-
-
-def _in_precision(model: Model, precision: str) -> Model:
-    form = FP8_PRECISIONS.get(precision, "bf16")
-    mixers = "mxfp8" if form == "nvfp4" and any(isinstance(layer.attention, Mamba2) for layer in model.layers) else form
-    return recast(model, attention=mixers, mlp=form, experts=form, head="bf16", kv="bf16")
-
-
-def expert_split(plan: Training) -> Split:
-    """Ranks that share experts, as models.Split counts them: tp ranks, and replicas of attention beside them."""
-    shared = plan.ep * plan.etp
-    dp = shared // plan.tp if shared > plan.tp and shared % plan.tp == 0 else 1
-    ep = plan.ep if (plan.tp * dp) % plan.ep == 0 else 1
-    return Split(tp=plan.tp, ep=ep, dp=dp, imbalance=min(plan.imbalance, float(ep)))
 
 
 def passes(model: Model, plan: Training, job: Job, *, stage: int) -> Passes:
@@ -116,7 +72,7 @@ def passes(model: Model, plan: Training, job: Job, *, stage: int) -> Passes:
                    for label, op in _behind(call, plan))
     if dict(plan.extra).get("adapters"):
         behind = tuple(call for call in behind if not call.label.endswith(WEIGHT))
-    again = _recomputed([one for call in layers for one in _products(call)], plan)
+    again = recomputed([one for call in layers for one in _products(call)], plan)
     return Passes(tuple(one for call in forward for one in _products(call)), behind, again)
 
 
@@ -134,55 +90,6 @@ def _products(call: Call) -> Iterator[Call]:
     yield replace(call, label="moe.experts.up", op=up)
     yield replace(call, label="moe.experts.activation", op=between, kind="small")
     yield replace(call, label="moe.experts.down", op=down)
-
-
-def stage_of(model: Model, plan: Training, stage: int) -> Split:
-    """The layers of a pipeline's stage. Evenly where stages divide them; else, and where layers that predict further
-    tokens follow the last, the last stage has fewer by what head and drafts weigh (as Megatron-Bridge's layouts of
-    DeepSeek-V3 do: 8, 8, 8, 8, 8, 8, 8, 5).
-
-    >>> from sublight.models import named
-    >>> v3 = named("deepseek-ai/DeepSeek-V3")
-    >>> [len(stage_of(v3, Training(pp=8), stage).layers(61)) for stage in range(8)]
-    [9, 8, 8, 8, 8, 8, 8, 4]
-    """
-    count = len(model.layers)
-    if plan.pp == 1 or (count % plan.pp == 0 and not model.drafts):
-        return Split(pp=plan.pp, stage=stage)
-    head = model.vocabulary * model.width
-    each = (model.multiplied() - head) / count
-    extra = head / each + len(model.drafts) * (1 + head / each)
-    last = max(1, min(count - plan.pp + 1, round((count + extra) / plan.pp - extra)))
-    others, rest = divmod(count - last, plan.pp - 1)
-    stages = tuple(others + (index < rest) for index in range(plan.pp - 1))
-    return Split(pp=plan.pp, stage=stage, stages=(*stages, last))
-
-
-# What recomputes a module: the labels of its operators begin so (Megatron-LM, --recompute-modules)
-MODULES: dict[str, tuple[str, ...]] = {
-    "core_attn": ("attention.core", "attention.prefill"), "mla_up_proj": ("attention.q_b", "attention.kv_b"),
-    "layernorm": ("attention.norm", "mlp.norm"), "mlp": ("mlp.up", "mlp.activation", "mlp.down"),
-    "moe_act": ("moe.experts.activation",), "shared_experts": ("shared.",), "moe": ("moe.", "shared."),
-}
-
-
-def _recomputed(layers: list[Call], plan: Training) -> tuple[Call, ...]:
-    """Of the layers' forward operators those that the backward pass repeats.
-
-    Selective without names of modules repeats unfused attention's scores (Korthikanti et al., section 5). extra of a
-    plan: ("recompute_modules", "mla_up_proj,mlp"), and ("whole_layers", "5") of full recomputation in some layers.
-    """
-    extra = dict(plan.extra)
-    if plan.recompute == "full":
-        whole = int(extra.get("whole_layers", "0"))
-        held = sum(call.count for call in layers if call.label == "attention.norm")
-        share = min(1.0, whole / held) if whole and held else 1.0
-        return tuple(replace(call, count=round(share * call.count)) for call in layers if share * call.count >= 0.5)
-    if plan.recompute != "selective":
-        return ()
-    modules = extra.get("recompute_modules", "core_attn" if extra.get("attention") == "unfused" else "").split(",")
-    starts = tuple(start for module in modules for start in MODULES.get(module, ()))
-    return tuple(call for call in layers if starts and call.label.startswith(starts))
 
 
 def _counted(made: Iterator[Labelled], count: int) -> Iterator[Call]:
@@ -355,10 +262,3 @@ def _gradients(label: str, op: Op) -> Iterator[Labelled]:
         yield f"{label}.{WEIGHT}", op
     elif not isinstance(op, IndexScores):
         yield from backward_of(label, op)
-
-
-@cache
-def experts_of(model: Model) -> tuple[int, int, int]:
-    """(experts, top_k, layers that have them); zeros for a dense model."""
-    found = [layer.mlp for layer in model.layers if isinstance(layer.mlp, Mixture)]
-    return (found[0].experts, found[0].top_k, len(found)) if found else (0, 0, 0)

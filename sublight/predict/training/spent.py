@@ -16,9 +16,11 @@ from sublight.ops.op import Op, Operand
 from sublight.plan import Job, Training
 from sublight.predict.machine import Machine
 from sublight.predict.optime import OpTime, mixed_shares
+from sublight.predict.training.call import Call
 from sublight.predict.training.kernels import kernel_time
+from sublight.predict.training.layout import stage_of
 from sublight.predict.training.overlap import Group, collective, placed
-from sublight.predict.training.passes import Call, Passes, passes, stage_of
+from sublight.predict.training.passes import Passes, passes
 from sublight.work import BYTES
 
 ONCE = ("deepep", "hybridep")            # dispatchers that send a token to each NVLink domain once
