@@ -114,8 +114,8 @@ def test_a_slow_single_stream_on_an_unknown_gpu_asks_for_it() -> None:
     text = ("python -m vllm.entrypoints.openai.api_server --model /data/functionary-small-v2.4/ --dtype=bfloat16 "
             "--max-model-len 2048 --enforce-eager --gpu-memory-utilization 0.94\non an rtx 3090 24gb\n"
             "INFO 05-11 metrics.py:229] Avg prompt throughput: 102.2 tokens/s, Avg generation throughput: 2.2 "
-            "tokens/s, Running: 1 reqs, Swapped: 0 reqs, Pending: 0 reqs, GPU KV cache usage: 0.8%, CPU KV cache usage: "
-            "0.0%\n")
+            "tokens/s, Running: 1 reqs, Swapped: 0 reqs, Pending: 0 reqs, GPU KV cache usage: 0.8%, CPU KV cache "
+            "usage: 0.0%\n")
     assert any("rtx 3090 is not in the catalog" in line for line in answered(text).missing)
     found = answered(text, gpus="1xL4")                          # even a GPU of a third of its bandwidth does more
     row = found.cases[0].rows[0]

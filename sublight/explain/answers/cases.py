@@ -144,12 +144,13 @@ def _built(known: ModelName, launch: Launch | None) -> Model:
 
 def _machine(engine: str, plan: Any, launch: Launch | None, pasted: Pasted, given: Given, sources: dict[str, str],
              missing: list[str]) -> tuple[Machine | None, int | None]:
-    """The GPUs, and how many of them the text names."""
+    """The GPUs, and how many of them the text names. Measured operator tables are left out: the answer is at once, and
+    the same everywhere; sublight predict uses them."""
     library, version = ("torch", None) if engine in TRAINS else (engine, launch.version if launch else None)
     if given.gpus is not None:
         cluster = parse_cluster(given.gpus)
         sources["GPUs"] = "--gpus"
-        return Machine(cluster, library, version), cluster.ranks
+        return Machine(cluster, library, version, tables=False), cluster.ranks
     known = [gpu for gpu in pasted.gpus if gpu.key is not None]
     if not known:
         names = ", ".join(gpu.title for gpu in pasted.gpus)
@@ -171,7 +172,7 @@ def _machine(engine: str, plan: Any, launch: Launch | None, pasted: Pasted, give
                                     if needed and gpu.count and gpu.count < needed else "")
     if len({other.key for other in known}) > 1:
         sources["GPUs"] += f"; the first of {len(known)} kinds that it names"
-    return Machine(parse_cluster(f"{nodes}x{each}x{node.key}"), library, version), gpu.count
+    return Machine(parse_cluster(f"{nodes}x{each}x{node.key}"), library, version, tables=False), gpu.count
 
 
 def _assumed(engine: str, model: Model | None, where: Machine | None, pasted: Pasted, sources: dict[str, str],

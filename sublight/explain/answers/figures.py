@@ -103,15 +103,15 @@ def _row(name: str, expected: Result, reported: float | None, scale: float) -> R
                None if high is None else high * scale, name in LOWER)
 
 
-def steps_of(plan: Serving, model: Model, where: Machine) -> tuple[Pace, Correction]:
+def steps_of(plan: Serving, model: Model, where: Machine, users: float = 32) -> tuple[Pace, Correction]:
     """The pace of the plan with its level, and the constants that were fitted."""
-    fixes = correction(plan.engine, where.device.key)
+    fixes = correction(plan.engine, where.device.key, users=round(users), tables=where.tables)
     return pace(model, plan, where, engine(plan.engine).host, level=fixes.level), fixes
 
 
 def moment_rate(now: Moment, plan: Serving, model: Model, where: Machine) -> tuple[float, float, float]:
     """Generated tokens a second that the lines should show: expected, and the ends of the 80 % interval."""
-    steps, fixes = steps_of(plan, model, where)
+    steps, fixes = steps_of(plan, model, where, now.running)
     each = max(1, round(now.running / plan.replicas))
     step = steps.decode(each, now.length or 1.0)
     budget = min(rules(plan).token_budget, 8192)
