@@ -20,7 +20,7 @@ from sublight.trace import I32, I64, B
 MATCH_AT_LEAST = 0.98                  # of the kernels of a repetition and those one period later
 SEEMS_PERIODIC = 0.5                   # share of equal kernels from which a lag is looked at closely
 CODES = 8                              # random codes; each estimates every lag's share of equal kernels at once
-LOOKED_AT = 1 << 18                    # kernels from the start: their lags are tried before those of all
+LOOKED_AT = 1 << 16                    # kernels from the start: their lags are tried before those of all
 COUNTED_UP_TO = 2_000                  # kernels: shares are counted, not estimated
 MOST_LAGS = 1_000                      # counted exactly, shortest first
 LEAST_KERNELS = 4                      # in a period: less is a loop of one operator
