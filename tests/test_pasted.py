@@ -265,6 +265,27 @@ def test_a_log_that_waits_for_its_host() -> None:
     assert "not host-bound" in claims(answered(fast), "host")
 
 
+def test_a_newer_gpu_that_is_no_faster_has_an_expected_ratio() -> None:
+    """vllm-project/vllm#18725: QwQ-32B, B200 about as fast as H200: which bound should have moved?"""
+    text = "vllm serve Qwen/QwQ-32B -tp 1, once on 1xH200 and once on 1xB200, vllm 0.8.5"
+    found = answered(text, isl=1024, osl=1024, concurrency=32)
+    assert [judged.case.where.device.key for judged in found.cases] == ["h200", "b200"]  # type: ignore[union-attr]
+    said = claims(found, "difference")
+    assert "GPUs: NVIDIA H200 141 GB, NVIDIA B200" in said
+    assert "tokens/s, the second over the first: expected 1." in said
+
+
+def test_two_versions_differ_in_their_defaults_too() -> None:
+    """As vllm-project/vllm#31030 asks: half the speed after an upgrade."""
+    text = ("8xH100 before: vllm/vllm-openai:v0.7.3\ndocker run vllm/vllm-openai:v0.7.3 --model Qwen/Qwen3-8B -tp 2\n"
+            "and after\ndocker run vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B -tp 2 --enforce-eager\n")
+    said = claims(answered(text, gpus="2xH100"), "difference")
+    assert "version: 0.7.3, 0.11.0" in said
+    assert "token budget: 2048, 8192 (the first and the second by the engine's own default)" in said
+    assert "cuda graphs: True, False" in said
+    assert "change one setting at a time" in said
+
+
 # ---------------------------------------------------------------- what a text contains
 
 

@@ -27,7 +27,8 @@ class Given:
 class Case:
     """One run that the text speaks of. None: the text does not say it, and `missing` asks for it by name.
 
-    spare: GPUs that the text names beyond those of the plan. sources: where model, plan, GPUs and load come from.
+    gpus: how many the text names. own: fields of the plan that have the engine's own defaults of this version. sources:
+    where model, plan, GPUs and load come from.
     """
 
     name: str
@@ -39,7 +40,8 @@ class Case:
     load: Traffic | Job | None = None
     table: tuple[Result, ...] = ()
     log: Log | None = None
-    gpus: int | None = None              # that the text names
+    gpus: int | None = None
+    own: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -8,11 +8,12 @@ from typing import Any
 
 from sublight.cluster import named as node_named
 from sublight.cluster import parse as parse_cluster
-from sublight.engines import Launch
+from sublight.engines import Launch, default
 from sublight.errors import InputError
 from sublight.explain.answers.answer import Case, Given
 from sublight.explain.answers.load import load_of_log, load_of_table
 from sublight.models import Model, find, named, recast
+from sublight.models.latent import LatentAttention
 from sublight.observe.logs.log import Log
 from sublight.observe.logs.text import launch as launch_of
 from sublight.observe.pasted import Pasted
@@ -30,10 +31,19 @@ Table = tuple[Result, ...]
 
 def cases(pasted: Pasted, given: Given) -> list[Case]:
     """Up to four runs, in the order of the text."""
-    out = []
-    for number, (launch, log, table) in enumerate(_joined(pasted)[:MOST_CASES]):
-        out.append(_case(chr(ord("A") + number), launch, log, table, pasted, given))
-    return out
+    joined = _joined(pasted)
+    kinds = [gpu for gpu in pasted.gpus if gpu.key is not None]
+    if len(joined) == 1 and len(kinds) > 1 and given.gpus is None:       # the same on several GPUs: one case each
+        launch, log, table = joined[0]
+        others = [replace(pasted, gpus=(gpu,)) for gpu in kinds[:MOST_CASES]]
+        return [_case(_letter(number), launch, log if number == 0 else None, table if number == 0 else (), one, given)
+                for number, one in enumerate(others)]
+    return [_case(_letter(number), launch, log, table, pasted, given)
+            for number, (launch, log, table) in enumerate(joined[:MOST_CASES])]
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number)
 
 
 def _joined(pasted: Pasted) -> list[tuple[Launch | None, Log | None, Table]]:
@@ -91,6 +101,7 @@ def _case(name: str, launch: Launch | None, log: Log | None, table: Table, paste
     plan = plan or _assumed(engine, model, where, pasted, sources, notes)
     if plan is not None and launch is not None:
         sources["plan"] = "the command" if launch in [found.launch for found in pasted.launches] else "the log"
+    plan, own = _filled(plan, model, where)
     load: Any = launch.job if launch else None
     if engine not in TRAINS:
         load = load_of_table(about, pasted, given, plan, sources) or load_of_log(log, plan, model, where, sources)
@@ -99,8 +110,27 @@ def _case(name: str, launch: Launch | None, log: Log | None, table: Table, paste
                            "--concurrency), or the benchmark's summary")
     elif load is None:
         missing.append("the job: sequence length and global batch are not in the text")
-    return Case(name, engine, plan, model, words, where, load, table, log, count, sources, tuple(missing),
+    return Case(name, engine, plan, model, words, where, load, table, log, count, own, sources, tuple(missing),
                 tuple(dict.fromkeys(notes)))
+
+
+def _filled(plan: Any, model: Model | None, where: Machine | None) -> tuple[Any, tuple[str, ...]]:
+    """The plan with the sizes of a step that its engine takes in this version, where the command says none."""
+    if not isinstance(plan, Serving) or where is None:
+        return plan, ()
+    latent = model is not None and any(isinstance(layer.attention, LatentAttention) for layer in model.layers)
+    sizes: dict[str, int] = {}
+    for name in ("token_budget", "max_sequences"):
+        if getattr(plan, name) is None:
+            try:
+                found = default(plan, name, memory_bytes=where.device.memory_bytes, device=where.device.title,
+                                latent=latent)
+            except InputError:
+                continue
+            sizes[name] = int(found.value)
+    made = replace(plan, token_budget=sizes.get("token_budget", plan.token_budget),
+                   max_sequences=sizes.get("max_sequences", plan.max_sequences))
+    return made, tuple(sizes)
 
 
 def engine_said(about: dict[str, Any]) -> str | None:

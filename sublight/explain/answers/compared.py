@@ -32,6 +32,9 @@ def differences(first: Case, second: Case) -> Iterator[str]:
         yield f"engine: {first.engine}, {second.engine}"
     if first.model_words != second.model_words:
         yield f"model: {first.model_words or 'not said'}, {second.model_words or 'not said'}"
+    one_gpu, other_gpu = (case.where.device.title if case.where else "not said" for case in (first, second))
+    if one_gpu != other_gpu:
+        yield f"GPUs: {one_gpu}, {other_gpu}"
     if first.plan is None or second.plan is None or type(first.plan) is not type(second.plan):
         return
     for field in fields(first.plan):
@@ -43,7 +46,9 @@ def differences(first: Case, second: Case) -> Iterator[str]:
             if names:
                 yield f"flags without a place in a plan: {', '.join(sorted(names)[:6])}"
         else:
-            yield f"{field.name.replace('_', ' ')}: {_word(one)}, {_word(other)}"
+            whose = [who for who, case in (("the first", first), ("the second", second)) if field.name in case.own]
+            default = f" ({' and '.join(whose)} by the engine's own default)" if whose else ""
+            yield f"{field.name.replace('_', ' ')}: {_word(one)}, {_word(other)}{default}"
 
 
 def _word(value: object) -> str:

@@ -26,6 +26,7 @@ from sublight.predict.step import StepTime, step_time
 from sublight.result import Result
 
 SHOWN = ("TTFT", "TPOT", "latency", "requests/s", "tokens/s")
+RATES = {"requests/s", "tokens/s"}
 LOWER = {"TTFT", "TPOT", "ITL", "latency", "step time"}
 ASSUMED = Traffic(isl=1024, osl=256, concurrency=1)
 MOST_SIMULATED = 400_000                 # tokens of answers: longer runs are taken in closed form
@@ -79,6 +80,8 @@ def _served(case: Case, plan: Serving, model: Model, where: Machine) -> Judged:
     if isinstance(case.load, Traffic) and (case.table or now is None):
         for name in SHOWN:
             own = found.results["tokens/s/GPU" if name == "tokens/s" else name]
+            if name in RATES and queued(case.load, plan, found):
+                own = by_token(own, found.results["TPOT"])
             scale = plan.gpus if name == "tokens/s" else 1
             rows.append(_row(name, own, reported.get(name), scale))
     elif now is None:
@@ -95,6 +98,21 @@ def estimated(model: Model, plan: Serving, load: Traffic, where: Machine) -> Est
     """Step by step where the run is short enough to be simulated at once."""
     short = (load.requests or 16 * (load.concurrency or 64)) * load.osl <= MOST_SIMULATED
     return serving.estimate(model, plan, load, where, simulate=short)
+
+
+def queued(load: Traffic, plan: Serving, found: Estimate) -> bool:
+    """More is asked than runs at once."""
+    limit = (plan.max_sequences or rules(plan).max_sequences) * plan.dp * plan.replicas
+    return found.limiter == "KV capacity" or (load.concurrency or 0) > limit
+
+
+def by_token(rate: Result, token: Result) -> Result:
+    """A rate with the interval of the time a token: while others wait the batch is full, and how long they wait (whose
+    interval is wide) does not change what it does a second."""
+    if token.low is None or token.high is None:
+        return rate
+    value, own = rate.samples[0], token.samples[0]
+    return replace(rate, low=value * own / token.high, high=value * own / token.low)
 
 
 def _row(name: str, expected: Result, reported: float | None, scale: float) -> Row:
