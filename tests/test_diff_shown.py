@@ -285,3 +285,36 @@ def test_a_collective_that_a_cpu_only_run_waits_for_is_named() -> None:
     assert (first.kind, first.after_names) == ("slower", ("gloo:all_reduce",))
     assert (second.kind, second.after_names) == ("shorter gap", ("aten::randint",))
     assert abs(d.ns) < 0.05 * min(abs(first.ns), abs(second.ns))
+
+
+def test_an_operator_that_is_interrupted_runs_once(tmp_path: Path) -> None:
+    #  linear  ├──┤    ├──┤      aten::mm inside it
+    #  mm         ├────┤
+    k = Kineto(device_name=None)
+    for i in range(3):
+        k.op("aten::linear", 1_000 * i, 1_000 * i + 900)
+        k.op("aten::mm", 1_000 * i + 200, 1_000 * i + 600)
+        k.step(i, 1_000 * i, 1_000 * (i + 1))
+    run = diff([read(k.write(tmp_path / "t.json"))], [read(tmp_path / "t.json")]).a
+    assert {(key.name, entry.runs, entry.ns) for key, entry in run.entries.items() if not key.gap} == {
+        ("aten::linear", 1.0, 500), ("aten::mm", 1.0, 400)}
+
+
+def test_the_same_kernels_replayed_from_a_graph_are_the_same(tmp_path: Path) -> None:
+    """Graphs carry no operator: the kernel is found again by its name, and what changed are the gaps."""
+    norm = "void layer_norm::ln_fwd_kernel<float>(int)"
+    eager, graph = Kineto(), Kineto()
+    for i in range(3):
+        begin = 10_000 * i
+        eager.step(i, begin - 50, begin + 9_000)
+        graph.step(i, begin - 50, begin + 9_000)
+        op = eager.op("aten::mm", begin - 45, begin - 30)
+        eager.kernel(GEMM, begin, begin + 3_000, launch=(begin - 40, begin - 35), op=op)
+        op = eager.op("aten::native_layer_norm", begin + 3_900, begin + 3_990)
+        eager.kernel(norm, begin + 4_000, begin + 5_000, launch=(begin + 3_950, begin + 3_960), op=op)
+        graph.graph_launch((begin - 40, begin - 20), [(GEMM, begin, begin + 3_000, 7),
+                                                      (norm, begin + 3_000, begin + 4_000, 7)])
+    d = diff([read(eager.write(tmp_path / "a.json"))], [read(graph.write(tmp_path / "b.json"))])
+    assert d.ns == 0
+    assert {(change.kind, change.ns) for change in d.changes} == {("longer gap", 1_000), ("shorter gap", -1_000)}
+    assert [(s.a, s.b) for s in d.settings if s.name == "CUDA graphs"] == [("none", "100.0 % of kernel time")]

@@ -102,6 +102,7 @@ class _Groups:
         self.swapped: dict[str, int] = {}
         for number, names in enumerate(swaps(_runs(a), _runs(b), _sequence(a), _sequence(b))):
             self.swapped |= dict.fromkeys(names, number)
+        self.by_name = _under_other_operators(keys, a, b)
 
     def partition(self) -> list[tuple[str, list[Key]]]:
         """(kind, keys) of every change; each key is in one of them."""
@@ -121,10 +122,10 @@ class _Groups:
     def _subject(self, key: Key) -> tuple[object, ...]:
         """Keys of one subject change together. A kernel that is hidden here and exposed there is one; a gap is one
         whatever its causes."""
-        swap = self.swapped.get(key.name)
-        if key.gap:
-            return ("gap", swap) if swap is not None else ("gap", key.operator, key.name)
-        return ("swap", swap) if swap is not None else ("runs", key.operator, key.name)
+        what = "gap" if key.gap else "runs"
+        if (swap := self.swapped.get(key.name)) is not None:
+            return (what, "swap", swap)
+        return (what, "name", key.name) if key.name in self.by_name else (what, key.operator, key.name)
 
     def _kind(self, keys: Sequence[Key]) -> str:
         before, after = self._amount(self.a, keys), self._amount(self.b, keys)
@@ -160,8 +161,15 @@ class _Groups:
             sum(s * s for s in known) ** 0.5 if known and len(known) == len(scatter) else None, tuple(sorted(keys)))
 
     def weight(self, change: Change) -> int:
-        """How much moved, by which it is shown or not: a kernel replaced by an equally fast one did change."""
-        return abs(change.ns) if change.gap else -sum(self._size(key)[0] for key in change.keys)
+        """How much moved, by which it is shown or not: a kernel replaced by an equally fast one did change, and so did
+        one that is in another part of the budget."""
+        if change.gap or change.kind not in ("replaced", "moved"):
+            return abs(change.ns)
+        moved: dict[str, int] = {}
+        for key in change.keys:
+            place = key.name if change.kind == "replaced" else key.part
+            moved[place] = moved.get(place, 0) + self.b[key].ns - self.a[key].ns
+        return sum(map(abs, moved.values()))
 
     def _size(self, key: Key) -> tuple[int, Key]:
         return -abs(self.b[key].ns - self.a[key].ns), key
@@ -186,6 +194,17 @@ class _Groups:
         spent = sum(e.spent_ns for e in entries)
         bounded = known > 0 and abs(known - ns) <= 1 + ns // 100
         return Amount(ns, runs, spent / runs if runs else 0.0, bound if bounded else None)
+
+
+def _under_other_operators(keys: Sequence[Key], a: Typical, b: Typical) -> set[str]:
+    """Names that both sides have, under operators of which they share none: one run may replay CUDA graphs, which carry
+    no operator, or one recording lack them. The kernel is the same."""
+    of: dict[str, tuple[set[str], set[str]]] = {}
+    for key in keys:
+        for side, operators in zip((a, b), of.setdefault(key.name, (set(), set())), strict=True):
+            if key in side.entries:
+                operators.add(key.operator)
+    return {name for name, (in_a, in_b) in of.items() if in_a and in_b and not in_a & in_b}
 
 
 def _runs(side: Typical) -> dict[tuple[str, str], float]:

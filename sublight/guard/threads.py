@@ -39,7 +39,6 @@ def thread_member(view: View) -> Member:
     part = line.owner[np.clip(np.searchsorted(line.edges_ns, at, "right") - 1, 0, len(line.owner) - 1)]
     row, thread = _running(at, stretches)
     mine = thread == 0
-    first = np.concatenate([[True], row[1:] != row[:-1]]) if len(row) else np.zeros(0, bool)
     ends_gap = np.minimum(np.searchsorted(stretches[0][0], at, "left"), len(stretches[0][0]) - 1)
     idle = IDLE[part] & (part != ELSEWHERE)
     shown = np.where(mine | (part == ELSEWHERE), row, stretches[0][2][ends_gap])
@@ -47,11 +46,19 @@ def thread_member(view: View) -> Member:
     collective = _collectives(view, at)
     alone = ~mine & ~idle & (part != ELSEWHERE) & (collective >= 0)        # in flight while the thread runs nothing
     name = np.where(alone, collective, name).astype(np.int32)
-    first |= alone & np.concatenate([[True], name[1:] != name[:-1]])
+    begins = np.concatenate([[True], at[1:] != at[:-1] + length[:-1]])[: len(at)]      # a window, at least
+    run = np.where(idle, begins | _changes(idle), alone & (begins | _changes(name)))
+    run[np.unique(row, return_index=True)[1]] = True           # an operator runs once, however often it is interrupted
+    run &= (row >= 0) | idle | alone
     pieces = Pieces(part, np.where(idle | alone, -1, name).astype(np.int32), name, at, length, length,
-                    first | idle, np.full(len(at), -1, np.int64))
-    sequence = tuple((n, n) for n in (trace.names[i] for i in name[first & mine & _first_window(at, which)].tolist()))
+                    run, np.full(len(at), -1, np.int64))
+    sequence = tuple((n, n) for n in (trace.names[i] for i in name[run & mine & _first_window(at, which)].tolist()))
     return grouped(view, which, [pieces], line.budget(which.windows).communication.hidden_ns, sequence)
+
+
+def _changes(values: np.ndarray) -> np.ndarray:
+    """Where a value is not the one before it."""
+    return np.concatenate([[True], values[1:] != values[:-1]])[: len(values)]
 
 
 def _collectives(view: View, at: I64) -> I64:
