@@ -127,9 +127,10 @@ def _source(row: dict[str, str]) -> tuple[str, str]:
 
 def _number(row: dict[str, str], name: str) -> float | None:
     try:
-        return float(row[name])
+        value = float(row[name])
     except ValueError:
         return None
+    return None if value != value else value
 
 
 def _whole(row: dict[str, str], name: str, default: int | None = None) -> int:

@@ -245,6 +245,11 @@ def test_a_batch_that_replicas_do_not_divide_is_refused() -> None:
         training.estimate(LLAMA, Training(tp=3), Job(4096, 12), machine("3xH100", "torch"))
 
 
+def test_a_precision_that_the_gpu_does_not_multiply_is_refused() -> None:
+    with pytest.raises(InputError, match=r"H100.* has no stated rate for fp4"):
+        training.estimate(LLAMA, Training(precision="nvfp4"), Job(4096, 8), machine("1xH100", "torch"))
+
+
 @pytest.mark.parametrize(("model", "plan", "job", "on"), PLANS[:2])
 def test_a_typical_step_is_a_micro_batch_of_the_estimate(model: Any, plan: Training, job: Job, on: str) -> None:
     where = machine(on, "torch")

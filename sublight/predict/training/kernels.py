@@ -14,6 +14,7 @@ from __future__ import annotations
 from math import ceil
 
 from sublight.bound import bound
+from sublight.errors import InputError
 from sublight.ops import Attention, Experts, Gemm, GroupedGemm, ScaledGemm
 from sublight.ops.op import Op
 from sublight.predict.machine import Machine
@@ -27,7 +28,8 @@ SPREAD = 0.25
 
 
 def kernel_time(op: Op, where: Machine) -> OpTime:
-    """What one call takes at the catalog's rates, before a framework's constants."""
+    """What one call takes at the catalog's rates, before a framework's constants. Raises InputError for a number format
+    of which the device has no rate."""
     key = ("training kernel", op)
     if key not in where.memo:
         where.memo[key] = _time(op, where)
@@ -37,8 +39,9 @@ def kernel_time(op: Op, where: Machine) -> OpTime:
 
 def _time(op: Op, where: Machine) -> OpTime:
     least = bound(op.work(), where.device.limits)
-    if least is None:                    # a number format that the device does not multiply: as if in 16 bits
-        return OpTime(FIXED, {"fixed": 1.0}, SPREAD, "judgement")
+    if least is None:
+        formats = ", ".join(sorted({form for _, form in op.work().flops}))
+        raise InputError(f"{where.device.title} has no stated rate for {formats}; choose another precision")
     terms: dict[str, float] = {}
     for name, seconds in least.terms.items():
         rate = name.split()[0]
