@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from sublight.errors import InputError
 
@@ -38,6 +39,12 @@ class Traffic:
             raise InputError(f"isl and osl expected 1 token or more, got {self.isl} and {self.osl}")
         if (self.concurrency is None) == (self.rate is None):
             raise InputError("traffic needs a concurrency (closed loop) or a rate (open loop), one of them")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise InputError(f"concurrency expected 1 request or more, got {self.concurrency}")
+        if self.rate is not None and not 0 < self.rate < inf:
+            raise InputError(f"rate expected requests a second above 0, got {self.rate:g}")
+        if self.requests is not None and self.requests < 1:
+            raise InputError(f"requests expected 1 or more, got {self.requests}")
         if not 0 < self.shortest <= 1 or not 0 <= self.prefix_hit < 1:
             raise InputError(f"shortest expected in (0, 1] and prefix_hit in [0, 1), got {self.shortest}, "
                              f"{self.prefix_hit}")

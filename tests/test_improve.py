@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from sublight.improve.search import Candidate, Slo, as_good, best_of_each, candi
 from sublight.improve.sweep import Case, sweep
 from sublight.models import named
 from sublight.plan import Job, Serving, Traffic, Training
+from sublight.predict import serving
 from sublight.predict.estimate import Estimate
 from sublight.predict.machine import Machine, machine
 from sublight.predict.validity import problems
@@ -66,6 +68,24 @@ def test_limits_are_kept() -> None:
     assert any(c.estimate.value("TPOT") > 0.015 for c in everything), "limits that cut nothing off test nothing"
     best = best_of_each(found)
     assert [c.per_gpu for c in best] == sorted((c.per_gpu for c in best), reverse=True)
+
+
+def test_without_limits_no_load_is_taken_at_which_requests_wait() -> None:
+    """Beyond what the cache holds throughput stays and the first token comes later: 211 s on one H200."""
+    found = candidates(named("meta-llama/Llama-3.1-8B"), replace(ONE, isl=4096, osl=1024),
+                       [replace(h200(1), tables=False)], Slo())
+    assert max(c.estimate.value("TTFT") for c in found) < 5
+    assert all(c.estimate.limiter != "KV capacity" for c in found)
+
+
+def test_the_largest_load_that_keeps_a_limit_is_found_to_an_eighth() -> None:
+    model, where = named("meta-llama/Llama-3.1-8B"), replace(h200(1), tables=False)
+    for tpot in (0.011, 0.014, 0.017, 0.020):
+        found = candidates(model, ONE, [where], Slo(tpot=tpot))
+        most = max(found, key=lambda c: c.concurrency)
+        more = ceil(most.concurrency * 9 / 8)
+        worse = serving.estimate(model, most.plan, replace(ONE, concurrency=more), where, simulate=False)
+        assert most.estimate.value("TPOT") <= tpot < 1.02 * worse.value("TPOT")
 
 
 @pytest.mark.parametrize("text", ["ttft", "ttft=2", "ttft=-1s", "itl=3ms", "ttft=xs"])

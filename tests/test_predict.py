@@ -74,6 +74,16 @@ def test_the_usual_layout_is_the_smallest_that_holds_the_model() -> None:
         usual(named("deepseek-ai/DeepSeek-V3"), machine("8xA100"), Serving())
 
 
+def test_the_usual_layout_keeps_the_expert_groups_that_were_named() -> None:
+    found = usual(named("mistralai/Mixtral-8x7B-v0.1"), machine("8xH100"), Serving(ep=8))
+    assert (found.tp, found.ep, found.replicas) == (8, 8, 1)
+
+
+def test_a_tight_layout_is_taken_where_none_leaves_a_quarter() -> None:
+    found = usual(named("meta-llama/Llama-3.1-405B"), machine("8xH200"), Serving())
+    assert found.tp == 8
+
+
 def test_a_whatif_stands_beside_the_estimate_and_moves_it() -> None:
     found = answer(QWEN, Serving(tp=2), Traffic(1024, 256, concurrency=32), without_tables("2xH200"),
                    faster={"memory": 2.0})
@@ -155,6 +165,23 @@ def test_a_launch_command_is_an_input(capsys: pytest.CaptureFixture[str]) -> Non
     assert "6 of 8 GPUs are not used" in notes
 
 
+def test_a_command_that_multiplies_in_fp8_holds_half_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    def weights(flags: str) -> int:
+        found = document(["predict", f"vllm serve meta-llama/Llama-3.1-8B {flags}", *SERVE[2:]], capsys)
+        assert not any("not understood" in note for note in found["notes"])
+        size: int = found["memory"]["GPU"]["parts"]["weights"]
+        return size
+
+    assert 0.5 < weights("--quantization fp8") / weights("") < 0.6          # the embedding and the head stay
+
+
+def test_a_command_and_the_same_options_are_one_question(capsys: pytest.CaptureFixture[str]) -> None:
+    by_command = document(["predict", "vllm serve meta-llama/Llama-3.1-8B -tp 1", *SERVE[2:]], capsys)
+    by_options = document([*SERVE, "--tp", "1"], capsys)
+    assert by_command["estimate"] == by_options["estimate"]
+    assert by_command["memory"] == by_options["memory"]
+
+
 @pytest.mark.parametrize(("arguments", "said"), [
     (["predict", "meta-llama/Llama-3.1-8B", "--gpus", "1xH100"], "predict needs --isl, --osl"),
     (["predict", "meta-llama/Llama-3.1-8B", "--isl", "1", "--osl", "1"], "predict needs --gpus"),
@@ -164,6 +191,15 @@ def test_a_launch_command_is_an_input(capsys: pytest.CaptureFixture[str]) -> Non
     ([*SERVE, "--tp", "3"], "3"),
     ([*SERVE, "--tp", "8"], "GPUs"),
     ([*TRAIN, "--pp", "3"], "does not divide 8 GPUs"),
+    ([*SERVE, "--tp", "0"], "--tp expected 1 or more, got 0"),
+    ([*SERVE, "--replicas", "0"], "--replicas expected 1 or more"),
+    ([*SERVE, "--token-budget", "-1"], "--token-budget expected 1 or more"),     # it ran for ever
+    ([*SERVE, "--requests", "4"], "less than one for each"),
+    ([*SERVE, "--engine-version", "latest"], "--engine-version expected a number"),
+    ([*SERVE[:-3], "--rate", "0", "--no-tables"], "rate expected"),
+    (["predict", "vllm serve meta-llama/Llama-3.1-8B", *SERVE[2:], "--train"], "which serves"),
+    (["predict", "vllm serve meta-llama/Llama-3.1-8B", *SERVE[2:], "--engine", "sglang"], "with a command of vllm"),
+    (["predict", "vllm serve meta-llama/Llama-3.1-8B", *SERVE[2:], "--gbs", "3"], "--gbs does not belong"),
     (["predict", "no/such-model-at-all", *SERVE[2:]], "no/such-model-at-all"),
     (["predict", "vllm serve meta-llama/Llama-3.1-8B"], "does not say which GPUs"),
     (["plan", "meta-llama/Llama-3.1-8B", "--gpus", "8xH100"], "plan needs --isl and --osl"),

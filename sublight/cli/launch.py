@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
     """As cli.predict.asked. Options that are given win over the command's flags."""
     from dataclasses import fields, replace
 
-    from sublight.cli.predict import recast_model, traffic_of
+    from sublight.cli.predict import recast_model, refuse_other_kind, traffic_of
     from sublight.cluster import parse
-    from sublight.engines import defaults
     from sublight.engines import parse as parse_command
     from sublight.errors import InputError
-    from sublight.improve.layouts import has_experts
+    from sublight.improve.layouts import filled, has_experts
+    from sublight.models import recast
     from sublight.plan import Job, Training
     from sublight.predict.machine import Machine
 
@@ -38,11 +39,23 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
         raise InputError("the command does not say which GPUs; add --gpus, as 8xH200")
     if launch.model is None:
         raise InputError("the command names no model that we can read; predict MODEL with options instead")
-    cluster, model = parse(options.gpus), recast_model(launch.model, options.weights)
+    train = isinstance(launch.plan, Training)
+    if options.train and not train:
+        raise InputError(f"--train with a command of {launch.engine}, which serves")
+    refuse_other_kind(options, train=train)
+    if options.engine not in (None, launch.engine):
+        raise InputError(f"--engine {options.engine} with a command of {launch.engine}; "
+                         "predict MODEL with options instead")
+    version = options.engine_version or launch.version
+    weights, quantization = options.weights, _quantization(launch.unknown)
+    cluster, model = parse(options.gpus), recast_model(launch.model, weights)
+    if weights is None and quantization and not is_quantized(model):
+        model = recast(model, attention="fp8", mlp="fp8")
     given = {f.name: getattr(options, f.name) for f in fields(launch.plan)
              if getattr(options, f.name, None) is not None}
-    plan = replace(launch.plan, **given)
-    notes = (*launch.notes, *(f"{flag} is not understood, and not counted" for flag, _ in launch.unknown))
+    plan = replace(launch.plan, version=version, **given)
+    notes = (*launch.notes, *(f"{flag} is not understood, and not counted" for flag, _ in launch.unknown
+                              if flag != quantization))
     workload: Any
     if isinstance(plan, Training):
         job = launch.job
@@ -54,9 +67,23 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
         if options.isl is None or options.osl is None:
             raise InputError("predict needs --isl and --osl: a launch command does not say what is asked of it")
         workload = traffic_of(options)
-        where = Machine(cluster, launch.engine, launch.version, tables=not options.no_tables)
+        where = Machine(cluster, launch.engine, version, tables=not options.no_tables)
         if plan.dp > 1 and not has_experts(model):
             plan = replace(plan, dp=1, replicas=plan.replicas * plan.dp)
             notes += ("without experts, data parallel ranks are replicas",)
-        plan = defaults(plan, memory_bytes=where.device.memory_bytes, device=where.device.title)
+        plan = filled(plan, model, where)
+        if not plan.cuda_graphs:
+            notes += ("without CUDA graphs the host launches every kernel of a decode step: that is not counted, and "
+                      "small batches are slower than this",)
     return model, plan, workload, where, notes
+
+
+def _quantization(flags: Sequence[tuple[str, str]]) -> str | None:
+    """The flag that asks vLLM or SGLang to multiply a 16-bit checkpoint in fp8, by tensor."""
+    return next((flag for flag, value in flags if flag in ("--quantization", "-q") and value == "fp8"), None)
+
+
+def is_quantized(model: Model) -> bool:
+    """Whether the checkpoint itself holds a product in fewer than 16 bits: a flag then only says so again."""
+    return any(weight.form.nbytes(1024) < 2048
+               for weight, _ in model.weights() if weight.multiplied and weight.elements)

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 ENGINES = ("vllm", "sglang", "trtllm")
 FORMATS = ("table", "json", "md", "html", "trace")
-SERVING = ("isl", "osl", "concurrency", "rate", "requests", "shortest", "prefix_hit", "engine", "drafts", "acceptance",
-           "token_budget", "max_sequences", "kv", "replicas")
+SERVING = ("isl", "osl", "concurrency", "rate", "requests", "shortest", "prefix_hit", "engine", "engine_version",
+           "drafts", "acceptance", "token_budget", "max_sequences", "kv", "replicas")
 TRAINING = ("seq", "gbs", "mbs", "cp", "vpp", "etp", "recompute", "schedule", "zero", "precision")
+LEAST = {"drafts": 0} | dict.fromkeys(
+    ("tp", "pp", "dp", "ep", "replicas", "cp", "vpp", "etp", "mbs", "isl", "osl", "concurrency", "requests",
+     "token_budget", "max_sequences", "seq", "gbs"), 1)
 
 
 def add(commands: Any) -> None:
@@ -153,6 +156,7 @@ def asked(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Machine, 
     from sublight.errors import InputError
     from sublight.predict.validity import problems, warnings
 
+    check_numbers(options)
     read = from_command if is_command(options.model) else _from_options
     model, plan, workload, where, notes = read(options)
     wrong = problems(model, plan, where, workload)
@@ -166,7 +170,11 @@ def _from_options(options: argparse.Namespace) -> tuple[Model, Plan, Workload, M
     from sublight.errors import InputError
     from sublight.predict.machine import Machine
 
-    _refuse(options)
+    refuse_other_kind(options, train=options.train)
+    needed = ("seq", "gbs") if options.train else ("isl", "osl")
+    missing = [f"--{name}" for name in needed if getattr(options, name) is None]
+    if missing:
+        raise InputError(f"predict needs {', '.join(missing)}" + (" with --train" if options.train else ""))
     if options.gpus is None:
         raise InputError("predict needs --gpus, as 8xH200 or 2x8xH100")
     cluster, model = parse(options.gpus), recast_model(options.model, options.weights)
@@ -179,19 +187,28 @@ def _from_options(options: argparse.Namespace) -> tuple[Model, Plan, Workload, M
     return model, serving, traffic_of(options), where, notes
 
 
-def _refuse(options: argparse.Namespace) -> None:
+def check_numbers(options: argparse.Namespace) -> None:
+    """Raises InputError for a count that counts nothing, and a version without a number."""
+    from sublight.errors import InputError
+
+    for name, least in LEAST.items():
+        value = getattr(options, name, None)
+        if value is not None and value < least:
+            raise InputError(f"--{name.replace('_', '-')} expected {least} or more, got {value}")
+    version = getattr(options, "engine_version", None)
+    if version is not None and not version.removeprefix("v")[:1].isdigit():
+        raise InputError(f"--engine-version expected a number, as 0.11.0, got {version}")
+
+
+def refuse_other_kind(options: argparse.Namespace, *, train: bool) -> None:
     """Options of the other kind would be ignored in silence."""
     from sublight.errors import InputError
 
-    wrong = [name for name in (SERVING if options.train else TRAINING) if getattr(options, name) is not None]
+    wrong = [name for name in (SERVING if train else TRAINING) if getattr(options, name) is not None]
     if wrong:
-        kind = "--train" if options.train else "serving"
+        kind = "--train" if train else "serving"
         raise InputError(f"--{wrong[0].replace('_', '-')} does not belong to {kind}"
-                         + ("" if options.train else "; say --train for a training step"))
-    needed = ("seq", "gbs") if options.train else ("isl", "osl")
-    missing = [f"--{name}" for name in needed if getattr(options, name) is None]
-    if missing:
-        raise InputError(f"predict needs {', '.join(missing)}" + (" with --train" if options.train else ""))
+                         + ("" if train else "; say --train for a training step"))
 
 
 def recast_model(name: str, weights: str | None) -> Model:
@@ -209,6 +226,8 @@ def traffic_of(options: argparse.Namespace) -> Any:
 
     if options.concurrency is None and options.rate is None:
         raise InputError("predict needs --concurrency (requests at once) or --rate (requests a second)")
+    if options.requests is not None and options.requests < (options.concurrency or 1):
+        raise InputError(f"--requests {options.requests} is less than one for each of {options.concurrency} users")
     named = {"requests": options.requests, "shortest": options.shortest, "prefix_hit": options.prefix_hit}
     return Traffic(options.isl, options.osl, options.concurrency, options.rate,
                    **{name: value for name, value in named.items() if value is not None})
@@ -216,6 +235,9 @@ def traffic_of(options: argparse.Namespace) -> Any:
 
 def serving_plan(options: argparse.Namespace, model: Model, where: Machine) -> tuple[Any, tuple[str, ...]]:
     """The layout that is named, or the usual one, with a note that says so."""
+    from dataclasses import replace
+
+    from sublight.improve.layouts import filled
     from sublight.plan import Serving
     from sublight.predict.layout import usual
 
@@ -225,13 +247,13 @@ def serving_plan(options: argparse.Namespace, model: Model, where: Machine) -> t
     notes: tuple[str, ...] = ()
     if options.tp is None:
         plan = usual(model, where, plan)
+        if options.replicas is not None:
+            plan = replace(plan, replicas=options.replicas)
         notes = (f"layout chosen, since no --tp was named: tp {plan.tp} x {plan.replicas} replicas, the fewest ranks "
                  "that hold the model; sublight plan ranks the others",)
     elif options.replicas is None and where.cluster.ranks % plan.gpus == 0:
-        from dataclasses import replace
-
         plan = replace(plan, replicas=where.cluster.ranks // plan.gpus)
-    return plan, notes
+    return filled(plan, model, where), notes
 
 
 def training_plan(options: argparse.Namespace, where: Machine) -> tuple[Any, Any, tuple[str, ...]]:
@@ -243,6 +265,7 @@ def training_plan(options: argparse.Namespace, where: Machine) -> tuple[Any, Any
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     if given.get("vpp", 1) > 1:
         given.setdefault("schedule", "interleaved")
+    given["overlap_ep"] = given.get("schedule") == "dualpipe"        # what it is for: exchanges beside computation
     shared = given.get("tp", 1) * given.get("pp", 1) * given.get("cp", 1)
     if where.cluster.ranks % shared:
         raise InputError(f"tp x pp x cp = {shared} does not divide {where.cluster.ranks} GPUs")

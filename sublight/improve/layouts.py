@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from sublight.engines import defaults
 from sublight.models import Model
+from sublight.models.latent import LatentAttention
 from sublight.plan import Job, Serving, Traffic, Training
 from sublight.predict.machine import Machine
 from sublight.predict.validity import problems
@@ -49,6 +51,13 @@ def _instances(base: Serving, gpus: int, domain: int, experts: bool, stages: int
                 if dp > 1 and ep == 1:           # engines share experts among attention replicas by expert
                     continue
                 yield replace(base, tp=tp, dp=dp, ep=ep, pp=stages, replicas=gpus // (ranks * stages))
+
+
+def filled(plan: Serving, model: Model, where: Machine) -> Serving:
+    """The plan with the engine's own token budget, sequences and share of the memory where it names none, so that what
+    is predicted is what its launch command starts."""
+    latent = any(isinstance(layer.attention, LatentAttention) for layer, _ in model.kinds)
+    return defaults(plan, memory_bytes=where.device.memory_bytes, device=where.device.title, latent=latent)
 
 
 def has_experts(model: Model) -> bool:

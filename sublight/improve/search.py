@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from sublight.errors import InputError
-from sublight.improve.layouts import powers, serving_layouts, training_layouts
+from sublight.improve.layouts import filled, powers, serving_layouts, training_layouts
 from sublight.models import Model
 from sublight.plan import Job, Serving, Traffic, Training
 from sublight.predict.estimate import Estimate
@@ -46,7 +47,7 @@ def slo(text: str) -> Slo:
             seconds = float(value.rstrip("mus")) * (scale or 0)
         except ValueError:
             seconds = 0.0
-        if name not in ("ttft", "tpot") or not seconds > 0:
+        if name not in ("ttft", "tpot") or not 0 < seconds < inf:
             raise InputError(f"--slo {part}: expected ttft=2s or tpot=30ms")
         values[name] = seconds
     return Slo(**values)
@@ -94,23 +95,39 @@ def candidates(
 
 
 def _loads(model: Model, plan: Serving, traffic: Traffic, where: Machine, limits: Slo) -> list[Candidate]:
-    """Loads from one request an instance up, until the SLO breaks or nothing more is gained."""
-    from sublight.predict import serving
-
+    """Loads from one request an instance up, until the SLO breaks, requests wait for room, or nothing more is gained;
+    then the largest that keeps the SLO, to an eighth."""
     out: list[Candidate] = []
     best, stale = 0.0, 0
     for load in powers(MOST_CONCURRENCY):
-        asked = replace(traffic, concurrency=load * plan.replicas * plan.dp)
-        estimate = serving.estimate(model, plan, asked, where, simulate=False)
-        if not limits.keeps(estimate):
+        found = _at_load(model, plan, traffic, where, load, limits)
+        if not limits.keeps(found.estimate):
             break
-        found = Candidate(plan, where, asked.concurrency or 0, estimate, limits.surely(estimate))
+        if out and found.estimate.limiter == "KV capacity":
+            break                        # more requests only wait: throughput stays, and the first token comes later
         out.append(found)
         stale = 0 if found.per_gpu > 1.02 * best else stale + 1
         best = max(best, found.per_gpu)
         if stale == 2:
-            break
+            return out
+    else:
+        return out
+    low = load // 2
+    for step in (load // 4, load // 8, load // 16) if out else ():
+        found = _at_load(model, plan, traffic, where, low + step, limits)
+        if step and limits.keeps(found.estimate) and found.estimate.limiter != "KV capacity":
+            out.append(found)
+            low += step
     return out
+
+
+def _at_load(model: Model, plan: Serving, traffic: Traffic, where: Machine, load: int, limits: Slo) -> Candidate:
+    """load: requests at once of an attention replica."""
+    from sublight.predict import serving
+
+    asked = replace(traffic, concurrency=load * plan.replicas * plan.dp)
+    estimate = serving.estimate(model, filled(plan, model, where), asked, where, simulate=False)
+    return Candidate(plan, where, load * plan.replicas * plan.dp, estimate, limits.surely(estimate))
 
 
 def best_of_each(found: Sequence[Candidate]) -> list[Candidate]:
