@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import loaded, shared
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -250,3 +253,43 @@ def test_every_allowance_says_where_it_is_from() -> None:
 def test_values_are_written_in_the_unit_that_reads_best() -> None:
     assert [written(x, "s") for x in (2.5, 0.0123, 4.5e-6)] == ["2.5 s", "12.3 ms", "4.5 µs"]
     assert written(5123.4, "tokens/s") == "5,123 tokens/s"
+
+
+# ---- with noise that was measured
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    return loaded(Path(__file__).parent.parent / "bench/verdicts.py")
+
+
+@pytest.mark.parametrize("name", ["TTFT", "TPOT"])
+def test_repeated_measurements_are_seldom_better_or_worse(bench: ModuleType, name: str) -> None:
+    groups = bench.repeats(shared("silicon/serving.csv.gz"))[name]
+    held = bench.residuals(groups)
+    assert len(held) > 200
+    for m, n in ((5, 5), (5, 10), (10, 10)):
+        got = bench.shares(bench.pooled(held), m, n, trials=500)
+        assert got.better + got.worse <= 0.03, (m, n, got)
+    scaled = bench.pooled(held * 0.02 / held.std())
+    assert bench.shares(scaled, 10, 10, shift=0.05, trials=300).worse >= 0.95
+    assert bench.shares(bench.pooled(held), 5, 5, shift=0.02, trials=300).same <= 0.02
+    told = sum(told for _, told, _ in bench.same_pairs(groups, name))
+    assert told <= 0.03 * sum(count for count, _, _ in bench.same_pairs(groups, name))
+
+
+def test_steps_of_recorded_runs_are_seldom_better_or_worse(bench: ModuleType) -> None:
+    files = [shared(f"nsys/mfu_2gpu_{when}.sqlite") for when in ("before", "after")]
+    held = bench.step_residuals(files)
+    assert {len(values) for values in held.values()} == {30, 32}
+    for values in held.values():
+        got = bench.shares(bench.pooled(values), 8, 8, trials=500)
+        assert got.better + got.worse <= 0.03
+
+
+def test_the_allowances_are_what_the_measurements_say(bench: ModuleType) -> None:
+    for name, groups in bench.repeats(shared("silicon/serving.csv.gz")).items():
+        apart = [abs(x - y) for g in groups for x, y in itertools.combinations(g, 2)]
+        known = allowance(name)
+        assert known is not None
+        assert known.log_ratio == pytest.approx(np.quantile(apart, 0.98), abs=0.005)
