@@ -318,3 +318,19 @@ def test_the_same_kernels_replayed_from_a_graph_are_the_same(tmp_path: Path) -> 
     assert d.ns == 0
     assert {(change.kind, change.ns) for change in d.changes} == {("longer gap", 1_000), ("shorter gap", -1_000)}
     assert [(s.a, s.b) for s in d.settings if s.name == "CUDA graphs"] == [("none", "100.0 % of kernel time")]
+
+
+def test_at_the_speed_of_light_other_hardware_explains_all(tmp_path: Path) -> None:
+    """Predicted steps of one model on two GPUs, each operator at its bound: nothing is left."""
+    runs = []
+    for gpu in ("H100", "H200"):
+        path = tmp_path / f"{gpu}.json"
+        assert main(["predict", "meta-llama/Llama-3.1-8B", "--gpus", f"1x{gpu}", "--isl", "1024", "--osl", "128",
+                     "--concurrency", "16", "--step", "decode", "--at", "bound", "--format", "trace", "--no-tables",
+                     "-o", str(path)]) == 0
+        runs.append([read(path)])
+    d = diff(*runs)
+    assert d.ns < -0.2 * d.a.step_ns
+    explained = sum(part.explained_ns for part in d.parts)
+    assert explained == pytest.approx(d.ns, rel=0.001)
+    assert sum(abs(part.left_ns) for part in d.parts) <= 0.001 * abs(d.ns)

@@ -27,6 +27,7 @@ def html(d: Difference) -> str:
     if rows := diff_rows.settings_rows(d):
         body += ["<h3>What differs in the runs</h3>", *table(diff_rows.SETTINGS_HEAD, rows, "settings that differ")]
     body += ["<h3>From A's step to B's</h3>", '<div class="fall scroll">', waterfall(d), "</div>",
+             "<p>The axis does not begin at zero: it shows the stretch in which something changes.</p>",
              *table(diff_rows.parts_head(d), diff_rows.parts_rows(d), "parts of both steps"), "<h3>What changed</h3>"]
     body += table(("B − A", "change", "what", "figures"),
                   [(row.ns, row.kind, row.what, row.detail) for row in diff_rows.change_rows(d, None)], "changes")
