@@ -101,6 +101,8 @@ def test_whatifs_that_say_nothing_are_refused(text: str) -> None:
 
 # ---- the command
 
+PLAN = ["plan", "meta-llama/Llama-3.1-8B", "--gpus", "1xH100", "--isl", "1024", "--osl", "128"]
+SWEEP = ["sweep", "--models", "a", "--gpus", "8xH100", "--traffic", "10/10", "-o", "x.csv"]
 SERVE = ["predict", "meta-llama/Llama-3.1-8B", "--gpus", "1xH100", "--isl", "1024", "--osl", "128", "--concurrency",
          "16", "--no-tables"]
 TRAIN = ["predict", "meta-llama/Llama-3.1-8B", "--train", "--gpus", "8xH100", "--seq", "4096", "--gbs", "64", "--tp",
@@ -206,6 +208,14 @@ def test_a_command_and_the_same_options_are_one_question(capsys: pytest.CaptureF
     (["plan", "meta-llama/Llama-3.1-8B", "--gpus", "8xH100", "--isl", "9", "--osl", "9", "--engines", "x"],
      "--engines"),
     (["sweep", "--models", "a", "--gpus", "8xH100", "--traffic", "10", "-o", "x.csv"], "expected ISL/OSL"),
+    ([*SWEEP, "--engines", "x"], "--engines expected"),
+    ([*SWEEP, "--jobs", "0"], "--jobs expected 1 or more"),
+    ([*SWEEP, "--models", ","], "one model"),
+    ([*PLAN, "--users", "0"], "--users expected 1 or more"),
+    ([*PLAN, "--top", "-1"], "--top expected 1 or more"),
+    ([*PLAN, "--gbs", "8"], "--gbs does not belong to serving"),
+    ([*PLAN, "--slo", "tpot=1e999s"], "expected ttft=2s or tpot=30ms"),
+    ([*PLAN, "--train"], "--isl does not belong to --train"),
 ])
 def test_wrong_questions_get_one_line_and_code_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
@@ -233,11 +243,34 @@ def test_a_plan_is_ranked_with_commands_that_parse(capsys: pytest.CaptureFixture
     assert "polyline" in page.read_text()
 
 
+def test_a_command_asks_for_the_format_that_was_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without it the engine would serve the 16-bit checkpoint, at half the speed that was planned."""
+    assert main([*PLAN, "--weights", "fp8", "--engines", "vllm,trtllm"]) == 0
+    out = capsys.readouterr().out
+    assert "--quantization fp8" in next(line for line in out.splitlines() if "vllm serve" in line)
+    assert "the figures are for products in fp8" in out
+
+
+def test_tensorrt_llm_gets_a_step_that_holds_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--isl", "12000", "--engines", "trtllm"]) == 0
+    command = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("launch:"))
+    assert "--max_num_tokens 12000" in command
+    assert "chunked" not in command
+
+
+def test_no_table_stands_where_no_load_keeps_the_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--slo", "tpot=1us"]) == 0
+    out = capsys.readouterr().out
+    assert "no layout keeps the limits" in out
+    assert "Pareto" not in out
+
+
 def test_training_plans_are_ranked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "meta-llama/Llama-3.1-8B", "--train", "--gpus", "8xH100", "--seq", "4096", "--gbs", "64"]) == 0
     out = capsys.readouterr().out
     assert "Layouts by the time of a step" in out
-    assert "launch:" in out
+    assert re.search("torchrun.* --seq-length 4096.* --global-batch-size 64|"
+                     "torchrun.* --global-batch-size 64.* --seq-length 4096", out)
 
 
 def test_training_needs_a_job_that_fills_its_replicas() -> None:

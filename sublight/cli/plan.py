@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
     command.add_argument("model", metavar="MODEL", help="name in the catalog, folder or config.json, hub id")
     command.add_argument("--gpus", required=True, metavar="CLUSTER", help="32xH200, 2x8xH100, 72xGB200")
     command.add_argument("--slo", default="", metavar="LIMITS", help="ttft=2s,tpot=30ms: means that must be kept")
-    command.add_argument("--engines", default="vllm", metavar="A,B,…", help="vllm,sglang,trtllm; default: vllm")
+    command.add_argument("--engines", metavar="A,B,…", help="vllm,sglang,trtllm; default: vllm")
     command.add_argument("--isl", type=int, metavar="N", help="tokens of a prompt")
     command.add_argument("--osl", type=int, metavar="N", help="tokens of an answer")
     command.add_argument("--users", type=int, metavar="N", help="how many GPUs do N requests at once need?")
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     command.add_argument("--train", action="store_true", help="training layouts, by the time of a step")
     command.add_argument("--seq", type=int, metavar="N", help="tokens of a sequence")
     command.add_argument("--gbs", type=int, metavar="N", help="sequences of a step")
-    command.add_argument("--precision", choices=["bf16", "fp8", "mxfp8", "nvfp4"], default="bf16")
+    command.add_argument("--precision", choices=["bf16", "fp8", "mxfp8", "nvfp4"], help="of products; default: bf16")
     command.add_argument("--top", type=int, default=10, metavar="N", help="rows that are shown (default 10)")
     command.add_argument("--tables", action="store_true",
                          help="use measured operator tables, if installed: slower; sublight predict does by itself")
@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from sublight.cli import output
 
     output.check_writable(options.output, options.format)
+    _refuse(options)
     from sublight.show.plan import document, markdown, print_plan
 
     with output.working("planning"):
@@ -67,6 +68,30 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse(options: argparse.Namespace) -> None:
+    """Raises InputError for options of the other kind, which would be ignored, and counts that count nothing."""
+    from sublight.cli.predict import check_numbers
+    from sublight.errors import InputError
+
+    check_numbers(options)
+    names = ("isl", "osl", "slo", "engines", "users", "kv") if options.train else ("seq", "gbs", "precision")
+    wrong = [name for name in names if getattr(options, name)]
+    if wrong:
+        raise InputError(f"--{wrong[0]} does not belong to " + ("--train" if options.train else
+                                                                "serving; say --train for a training step"))
+
+
+def engines_of(text: str | None) -> list[str]:
+    """Names of engines, each once. Raises InputError for one that is not known."""
+    from sublight.cli.predict import ENGINES
+    from sublight.errors import InputError
+
+    names = list(dict.fromkeys(name for name in (text or "vllm").split(",") if name))
+    if not names or set(names) - set(ENGINES):
+        raise InputError(f"--engines expected some of {', '.join(ENGINES)}, got {text}")
+    return names
+
+
 def _serving(options: argparse.Namespace) -> Any:
     from sublight.cli.predict import recast_model
     from sublight.cluster import parse
@@ -78,15 +103,11 @@ def _serving(options: argparse.Namespace) -> Any:
 
     if options.isl is None or options.osl is None:
         raise InputError("plan needs --isl and --osl (or --train with --seq and --gbs)")
-    engines = [engine for engine in options.engines.split(",") if engine]
-    unknown = [engine for engine in engines if engine not in ("vllm", "sglang", "trtllm")]
-    if unknown or not engines:
-        raise InputError(f"--engines expected some of vllm, sglang, trtllm, got {options.engines}")
     cluster, model, limits = parse(options.gpus), recast_model(options.model, options.weights), slo(options.slo)
     traffic = Traffic(options.isl, options.osl, concurrency=1)
-    machines = [Machine(cluster, engine, tables=options.tables) for engine in engines]
+    machines = [Machine(cluster, engine, tables=options.tables) for engine in engines_of(options.engines)]
     found = candidates(model, traffic, machines, limits, Serving(kv=options.kv))
-    return ServingPlans(model, cluster, traffic, limits, tuple(found), options.users)
+    return ServingPlans(model, cluster, traffic, limits, tuple(found), options.users, options.weights)
 
 
 def _training(options: argparse.Namespace) -> Any:
@@ -103,5 +124,5 @@ def _training(options: argparse.Namespace) -> Any:
     cluster, model = parse(options.gpus), recast_model(options.model, options.weights)
     job = Job(options.seq, options.gbs)
     where = Machine(cluster, "torch", tables=options.tables)
-    found = trainings(model, job, where, Training(precision=options.precision))
+    found = trainings(model, job, where, Training(precision=options.precision or "bf16"))
     return TrainingPlans(model, cluster, job, tuple(found))

@@ -18,7 +18,7 @@ SERVING = ("isl", "osl", "concurrency", "rate", "requests", "shortest", "prefix_
 TRAINING = ("seq", "gbs", "mbs", "cp", "vpp", "etp", "recompute", "schedule", "zero", "precision")
 LEAST = {"drafts": 0} | dict.fromkeys(
     ("tp", "pp", "dp", "ep", "replicas", "cp", "vpp", "etp", "mbs", "isl", "osl", "concurrency", "requests",
-     "token_budget", "max_sequences", "seq", "gbs"), 1)
+     "token_budget", "max_sequences", "seq", "gbs", "users", "top", "jobs"), 1)
 
 
 def add(commands: Any) -> None:

@@ -44,12 +44,18 @@ def run(options: argparse.Namespace) -> int:
 
 def cases_of(options: argparse.Namespace) -> list[Any]:
     """Every combination, in the order of the options. Raises InputError where one names nothing that is known."""
+    from sublight.cli.plan import engines_of
+    from sublight.cli.predict import check_numbers
     from sublight.cluster import parse
     from sublight.errors import InputError
     from sublight.improve.search import slo
     from sublight.improve.sweep import Case
 
-    limits, gpus = slo(options.slo), _list(options.gpus)
+    check_numbers(options)
+    limits, gpus, models, engines = (slo(options.slo), _list(options.gpus), _models(options.models),
+                                     engines_of(options.engines))
+    if not gpus or not models or not _list(options.traffic):
+        raise InputError("sweep needs one model, one cluster and one traffic at least")
     for cluster in gpus:
         parse(cluster)
     traffic = []
@@ -59,8 +65,8 @@ def cases_of(options: argparse.Namespace) -> list[Any]:
             raise InputError(f"--traffic {text}: expected ISL/OSL, as 1024/1024")
         traffic.append((int(isl), int(osl)))
     return [Case(model, cluster, isl, osl, engine, limits.ttft, limits.tpot, options.tables)
-            for model in _models(options.models) for cluster in gpus for isl, osl in traffic
-            for engine in _list(options.engines)]
+            for model in models for cluster in gpus for isl, osl in traffic
+            for engine in engines]
 
 
 def _list(text: str) -> list[str]:

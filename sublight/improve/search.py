@@ -84,14 +84,26 @@ def candidates(
     out: list[Candidate] = []
     valid = 0
     for where in machines:
-        plan = replace(base or Serving(), engine=where.library, version=where.version)
         one = replace(traffic, concurrency=1, rate=None)
+        plan = _of_engine(base or Serving(), where, one)
         for layout in serving_layouts(model, where, one, plan):
             valid += 1
             out += _loads(model, layout, one, where, limits)
     if not valid:
         raise InputError(f"no layout of {model.name} is valid there; sublight predict with --tp … names the reasons")
     return out
+
+
+def _of_engine(base: Serving, where: Machine, traffic: Traffic) -> Serving:
+    """The base with what the engine does: one that takes prompts whole needs a step that holds one."""
+    from sublight.predict.serving.host import engine
+
+    usual = engine(where.library).rules
+    plan = replace(base, engine=where.library, version=where.version)
+    if usual.chunked:
+        return plan
+    budget = traffic.isl if traffic.isl > (plan.token_budget or usual.token_budget) else plan.token_budget
+    return replace(plan, chunked_prefill=False, token_budget=budget)
 
 
 def _loads(model: Model, plan: Serving, traffic: Traffic, where: Machine, limits: Slo) -> list[Candidate]:

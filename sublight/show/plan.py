@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+QUANTIZED = {"fp8": ("vllm", "sglang")}  # formats that engines make of a 16-bit checkpoint: --quantization fp8
+
+
 @dataclass(frozen=True)
 class ServingPlans:
-    """What a search of serving plans found. users: how many requests at once are asked for."""
+    """What a search of serving plans found. users: how many requests at once are asked for; weights: number format of
+    the products, where it is not the checkpoint's."""
 
     model: Model
     cluster: Cluster
@@ -29,6 +33,7 @@ class ServingPlans:
     limits: Slo
     found: tuple[Candidate, ...]
     users: int | None = None
+    weights: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ def said(plans: Plans) -> list[str]:
     """Launch commands of the best of each engine; how many GPUs; what the ranking does not tell; what it rests on."""
     if isinstance(plans, TrainingPlans):
         best = plans.found[0]
-        return [f"launch: {command(plans.model.name, best.plan)}", f"basis: {best.estimate.basis}",
+        return [f"launch: {command(plans.model.name, best.plan, job=plans.job)}", f"basis: {best.estimate.basis}",
                 *_ties([t.estimate for t in plans.found], "step time")]
     best_plans = best_of_each(plans.found)
     if not best_plans:
@@ -113,7 +118,10 @@ def said(plans: Plans) -> list[str]:
     for candidate in best_plans:
         if candidate.where.library not in engines:
             engines.add(candidate.where.library)
-            lines.append(f"launch: {command(plans.model.name, candidate.plan)}")
+            lines.append(f"launch: {command(plans.model.name, candidate.plan, weights=plans.weights)}")
+    if plans.weights is not None and not engines <= set(QUANTIZED.get(plans.weights, ())):
+        lines.append(f"the figures are for products in {plans.weights}: name a checkpoint in it where the command has "
+                     "no --quantization")
     if plans.users is not None:
         lines.append(_for_users(best_plans[0], plans.users))
     lines.append(f"basis: {best_plans[0].estimate.basis}")
@@ -135,23 +143,29 @@ def _for_users(best: Candidate, users: int) -> str:
             f"requests each ({plan_words(best.plan)})")
 
 
-def command(model: str, plan: Plan) -> str:
-    """The launch command of one instance; why there is none, where the engine cannot express the plan."""
+def command(model: str, plan: Plan, *, job: Job | None = None, weights: str | None = None) -> str:
+    """The launch command of one instance; why there is none, where the engine cannot express the plan.
+
+    weights: format of the products, asked for where the engine makes it of a 16-bit checkpoint.
+    """
     from dataclasses import replace
 
     from sublight.engines import emit
     from sublight.plan import Serving, Training
 
     assert isinstance(plan, Serving | Training)
-    engine = plan.engine if isinstance(plan, Serving) else plan.framework
-    one = replace(plan, replicas=1) if isinstance(plan, Serving) else plan
     try:
-        return emit(model, one, engine, plan.version)
+        if isinstance(plan, Training):
+            return emit(model, plan, plan.framework, plan.version, job=job)
+        made = (("--quantization", weights),) if weights and plan.engine in QUANTIZED.get(weights, ()) else ()
+        return emit(model, replace(plan, replicas=1, extra=(*plan.extra, *made)), plan.engine, plan.version)
     except InputError as error:
         return f"none: {error}"
 
 
 def shown(plans: Plans, top: int) -> list[Table]:
+    if not plans.found:
+        return []
     return [ranked(plans, top)] if isinstance(plans, TrainingPlans) else [ranked(plans, top), pareto(plans)]
 
 
