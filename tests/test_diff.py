@@ -20,6 +20,7 @@ from sublight.explain.timeline import part_of_activity
 from sublight.guard import Difference, diff
 from sublight.guard.attribute import difference
 from sublight.guard.changes import OPPOSITE, Change
+from sublight.guard.match import swaps
 from sublight.guard.typical import Typical, shared_out, typical
 from sublight.observe.kernel_name import classify
 from sublight.observe.read import read, read_all
@@ -296,3 +297,42 @@ def origin(member: object, file: object) -> int:
     a = member.view.trace.activities
     kernels = (a.device == member.view.device) & (a.kind == 0)
     return int(a.ts_ns[kernels].min()) - int(first)
+
+
+# ---- what took whose place
+
+
+def sequence(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple(("", letter) for letter in text)
+
+
+def places(a: str, b: str) -> set[frozenset[str]]:
+    """Swaps between two sequences of kernels, a letter each, without operators."""
+    runs_a, runs_b = ({("", letter): float(text.count(letter)) for letter in text} for text in (a, b))
+    return set(swaps(runs_a, runs_b, sequence(a), sequence(b)))
+
+
+def test_kernels_between_the_same_neighbours_took_each_others_place() -> None:
+    assert places("nogonog", "nxygnxyg") == {frozenset("oxy")}
+    assert places("nogpo", "nxgpx") == {frozenset("ox")}
+    assert places("agbg", "agbg") == set()
+    assert places("abcd", "abXcd") == set()                   # new, in nobody's place
+    assert places("no", "nx") == {frozenset("ox")}            # at the end
+
+
+def test_a_long_run_of_other_kernels_is_another_program() -> None:
+    assert places("nabcdeg", "nvwxyzg") == set()
+
+
+def test_kernels_of_one_operator_took_each_others_place() -> None:
+    #  aten::mm launches the old kernel 12 times in A; in B the old one 4 times and a new one 8 times
+    a = {("aten::mm", "old"): 12.0, ("aten::add", "add"): 3.0}
+    b = {("aten::mm", "old"): 4.0, ("aten::mm", "new"): 8.0, ("aten::add", "add"): 3.0}
+    assert set(swaps(a, b, (), ())) == {frozenset({"old", "new"})} == set(swaps(b, a, (), ()))
+
+
+def test_kernels_that_both_runs_have_are_not_swapped_by_their_counts() -> None:
+    """One operator on other sizes takes other kernels: no kernel replaced another."""
+    a = {("aten::mm", "small"): 12.0, ("aten::mm", "large"): 4.0}
+    b = {("aten::mm", "small"): 4.0, ("aten::mm", "large"): 12.0}
+    assert swaps(a, b, (), ()) == ()

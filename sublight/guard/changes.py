@@ -152,7 +152,7 @@ class _Groups:
                    if (entry := side[key]).runs or entry.ns]
         known = [s for s in scatter if s is not None]
         gap = keys[0].gap
-        family = keys[0].part if kind == "other" else " · ".join(x for x in _family(self._longest(keys)) if x)
+        family = keys[0].part if kind == "other" else self._families(keys)
         if gap and kind != "other":
             family = ", ".join(dict.fromkeys(key.part.removeprefix("idle: ") for key in sorted(keys, key=self._size)))
         return Change(
@@ -174,8 +174,13 @@ class _Groups:
     def _size(self, key: Key) -> tuple[int, Key]:
         return -abs(self.b[key].ns - self.a[key].ns), key
 
-    def _longest(self, keys: Sequence[Key]) -> str:
-        return max(keys, key=lambda key: (self.a[key].ns + self.b[key].ns, key)).name
+    def _families(self, keys: Sequence[Key]) -> str:
+        """Category, library and family of what takes longest on either side: "gemm · cuBLAS → gemm · CUTLASS"."""
+        told = []
+        for side in (self.a, self.b):
+            longest = max((key for key in keys if side[key].ns), key=lambda key: (side[key].ns, key), default=None)
+            told += [" · ".join(x for x in _family(longest.name) if x)] if longest is not None else []
+        return " → ".join(dict.fromkeys(told))
 
     @staticmethod
     def _names(side: Typical, keys: Sequence[Key]) -> tuple[str, ...]:

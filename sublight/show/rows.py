@@ -8,6 +8,7 @@ from sublight.budget import Budget
 from sublight.comm.expected import Expected
 from sublight.explain import Explained, Explanation
 from sublight.explain.fabric import AT_RATE, Fabric, FabricRow
+from sublight.explain.steps import REPETITION
 from sublight.explain.view import KernelRow, View
 from sublight.explain.words import ms, percent, units
 from sublight.trace import Quality
@@ -79,7 +80,9 @@ def quality_line(view: View) -> str:
         if links.before_launch:
             said.append(f"{links.before_launch:,} start before their launch (by up to {ms(links.largest_lead_ns)})")
     lost = sum(step.lost_launches > 0 or step.window is None for step in view.steps)
-    if view.steps:
+    if view.step_kind == REPETITION:
+        said.append(f"{len(view.steps)} repetitions found, no step marked")
+    elif view.steps:
         said.append(f"{len(view.steps) - lost} of {len(view.steps)} steps complete")
     if view.bounds is not None and view.bounds.faster_than_bound:
         said.append(f"{len(view.bounds.faster_than_bound)} calls faster than their bound (our error)")

@@ -17,6 +17,7 @@ from sublight.explain.fabric import Fabric
 from sublight.explain.headline import headline
 from sublight.explain.model_terms import AgainstModel
 from sublight.explain.ranks import Ranks
+from sublight.explain.steps import REPETITION
 from sublight.explain.view import View
 from sublight.explain.words import cut, ms, number, percent, recording_caveats
 from sublight.finding import Finding
@@ -230,7 +231,8 @@ def _behind(explained: Explained, console: Console) -> None:
     console.print(table)
     if len(view.step_rows) > 1:
         console.print()
-        table = _table("steps, each accounted on its own", "step", "window", "busy", "exposed comm.", "idle")
+        what = "repetitions (found, not marked)" if view.step_kind == REPETITION else "steps"
+        table = _table(f"{what}, each accounted on its own", "step", "window", "busy", "exposed comm.", "idle")
         for step in view.step_rows[:MOST_STEPS]:
             if step.window_ns is None:
                 table.add_row(step.label, "not in the file", "", "", "")
