@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sublight.guard.judge import judge
 from sublight.guard.noise import Allowance, allowance
-from sublight.guard.results import judge
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 SEED, TRIALS = 6, 4_000

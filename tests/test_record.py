@@ -168,6 +168,20 @@ def test_an_evaluation_between_training_steps_is_no_step(tmp_path: Path) -> None
 
 
 @needs_torch
+def test_a_compiled_program_is_compiled_as_without(tmp_path: Path) -> None:
+    """torch.compile traces hooks of modules: they may neither break its graph nor make it compile again."""
+    text = TRAINS.format(steps=12).replace("optimizer =", "model = torch.compile(model, backend='eager', "
+                                           "fullgraph=True)\noptimizer =")
+    text += """
+from torch._dynamo.utils import counters
+raise SystemExit(counters["stats"]["unique_graphs"])
+"""
+    command = [sys.executable, "-W", "error", *script(tmp_path, text)[1:]]
+    done = record_command(command, tmp_path / "out", steps=3, warm_up=2)
+    assert (done.exit_code, done.said, done.notes) == (1, "3 steps", ())
+
+
+@needs_torch
 def test_each_rank_gets_a_file(tmp_path: Path) -> None:
     worker = script(tmp_path, TRAINS.format(steps=8))
     start = "import os, subprocess, sys\n" + "\n".join(

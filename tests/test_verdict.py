@@ -14,11 +14,15 @@ import pytest
 from conftest import loaded, shared
 from hypothesis import given
 from hypothesis import strategies as st
+from kineto import Kineto
 
 from sublight.errors import InputError
+from sublight.guard.judge import judge, written
 from sublight.guard.noise import Allowance, allowance, by_block, levels, memory, runs_to_tell
-from sublight.guard.results import compare, judge, summary, written
+from sublight.guard.results import compare, recordings, steps, summary
 from sublight.guard.shift import fewest_of_two, fewest_pairs, of_pairs, of_two
+from sublight.guard.typical import Typical, typical
+from sublight.observe.read import read
 from sublight.result import Result
 
 RATE = Allowance("rate", 0.35, "test")
@@ -293,3 +297,25 @@ def test_the_allowances_are_what_the_measurements_say(bench: ModuleType) -> None
         known = allowance(name)
         assert known is not None
         assert known.log_ratio == pytest.approx(np.quantile(apart, 0.98), abs=0.005)
+
+
+# ---- recordings
+
+
+def recorded(path: Path, scale: float) -> Typical:
+    k = Kineto(device_name=None, record_shapes=True)
+    for step in range(4):
+        at = round(step * 10_000_000 * scale)
+        k.step(step, at, at + round(9_000_000 * scale))
+        k.op("aten::mm", at + 10, at + round(8_000_000 * scale), dims=[[4, 4], [4, 4]])
+    return typical([read(k.write(path / f"{scale}.json"))])
+
+
+def test_several_recordings_of_each_side_are_runs(tmp_path: Path) -> None:
+    a = [recorded(tmp_path, 1 + i / 1000) for i in range(5)]
+    b = [recorded(tmp_path, 1.2 + i / 1000) for i in range(5)]
+    assert (recordings(a, b).state, recordings(a, a).state) == ("worse", "same")
+    assert steps(a[0], b[0]).state == "cannot tell"      # one recording of each, on the CPU
+    drift = [1.0, 1.4, 2.0, 1.2, 3.0, 2.2, 1.7]
+    pairs = [[recorded(tmp_path, x * y) for x in drift] for y in (1.0, 1.1)]
+    assert (recordings(*pairs).state, recordings(*pairs, paired=True).state) == ("cannot tell", "worse")

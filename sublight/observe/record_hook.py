@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import threading
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,15 +38,18 @@ class Watch:
         self.done = False
         self.depth = self.optimizer = 0
         self.handles: list[Any] = []
+        self.is_compiling: Any = None
         self.pid, self.thread = os.getpid(), 0
 
     def arm(self) -> None:
         """torch has been imported: listen."""
         with self.harmless():
+            from torch.compiler import is_compiling
             from torch.nn.modules import module
             from torch.optim import optimizer
 
-            self.thread = threading.get_ident()
+            warnings.filterwarnings("ignore", message=r"Using .torch\.compile\(module\). when there are global hooks")
+            self.thread, self.is_compiling = threading.get_ident(), is_compiling
             atexit.register(self.close)
             self._close_with_children()
             if self.asked["steps"] == 0:
@@ -73,20 +77,24 @@ class Watch:
             self._finish()
 
     def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
-        if self.optimizer in (0, id(optimizer)):                # of several that step in turn, the first
+        if not self.done and self.optimizer in (0, id(optimizer)):          # of several that step in turn, the first
             self.optimizer = id(optimizer)
             self.seen["optimizer_steps"] += 1                   # type: ignore[operator]
             self._step("optimizer")
 
     def _forward_begins(self, *_: Any) -> None:
-        if threading.get_ident() == self.thread:
+        if self.is_compiling():          # torch.compile traces hooks too: of this one nothing is left in the graph
+            return
+        if not self.done and threading.get_ident() == self.thread:
             self.depth += 1
 
     def _forward_ended(self, *_: Any) -> None:
-        if threading.get_ident() != self.thread:
+        if self.is_compiling():
+            return
+        if self.done or threading.get_ident() != self.thread:
             return
         self.depth = max(0, self.depth - 1)
-        if self.depth or self.done:
+        if self.depth:
             return
         import torch
 
@@ -126,10 +134,12 @@ class Watch:
         dropped.stop()
 
     def _finish(self) -> None:
+        """Hooks go, but not where torch.compile may have seen them: it would compile again."""
         self.done = True
-        for handle in self.handles:
-            handle.remove()
-        self.handles.clear()
+        if "torch._dynamo" not in sys.modules:
+            for handle in self.handles:
+                handle.remove()
+            self.handles.clear()
 
     def close(self) -> None:
         """The process ends: write what there is, and what was seen."""

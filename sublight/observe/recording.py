@@ -33,6 +33,7 @@ class Recording:
         self.taken = 0                   # steps that have ended
         self.path: Path | None = None
         self._profiler: Any = None
+        self._rank = 0
         self._owner = os.getpid()
 
     @property
@@ -52,6 +53,7 @@ class Recording:
             activities=active, record_shapes=self.shapes, with_stack=self.stacks, on_trace_ready=self._write,
             schedule=None if whole else profiling.schedule(wait=0, warmup=self.warm_up, active=self.steps, repeat=1),
         )
+        self._rank = rank()
         if whole or not self.warm_up:
             _synchronize()               # work launched before is no part of it
         self._profiler.start()
@@ -87,7 +89,7 @@ class Recording:
         if self.path is not None or recorded < 1:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"rank{rank()}.json.gz"
+        path = self.folder / f"rank{rank() or self._rank}.json.gz"      # a group that is gone has no rank
         handle, part = tempfile.mkstemp(prefix=PART, suffix=".json.gz", dir=self.folder)
         os.close(handle)
         try:
@@ -137,9 +139,9 @@ def record(
 
 def rank() -> int:
     """Of this process: as torch.distributed says, else as its launcher does, else 0."""
-    import importlib
+    import torch.distributed
 
-    distributed: Any = importlib.import_module("torch.distributed")      # in part not typed
+    distributed: Any = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
     for name in RANKS:
@@ -157,5 +159,6 @@ def _gpu() -> bool:
 def _synchronize() -> None:
     import torch
 
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    cuda: Any = torch.cuda                                               # in part not typed
+    if cuda.is_available() and cuda.is_initialized():
+        cuda.synchronize()
