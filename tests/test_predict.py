@@ -156,6 +156,15 @@ def test_a_training_step_names_its_peak(capsys: pytest.CaptureFixture[str]) -> N
     assert results["tokens/s/GPU"]["value"] == pytest.approx(tokens)
 
 
+def test_changes_of_a_training_step_have_its_exchanges_between_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are no part of the micro-batch whose operators are shown."""
+    found = document(["predict", "mistralai/Mixtral-8x7B-v0.1", "--train", "--gpus", "8x8xH100", "--tp", "2", "--ep",
+                      "8", "--gbs", "256", "--seq", "4096", "--no-tables"], capsys)
+    changes = found["steps"]["training"]["elasticities"]
+    assert changes["NIC"] < -0.01
+    assert sum(changes.values()) == pytest.approx(-1, abs=1e-9)
+
+
 def test_a_launch_command_is_an_input(capsys: pytest.CaptureFixture[str]) -> None:
     command = "vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2 --max-model-len 8192 --some-new-flag 3"
     found = document(["predict", command, "--gpus", "8xH100", "--isl", "1024", "--osl", "128", "--concurrency", "8",

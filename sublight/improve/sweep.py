@@ -45,6 +45,7 @@ def solve(case: Case) -> dict[str, Any]:
     from sublight.improve.search import Slo, best_of_each, candidates
     from sublight.models import find
     from sublight.plan import Traffic
+    from sublight.predict.answer import limiter_words
     from sublight.predict.machine import Machine
 
     row: dict[str, Any] = dict.fromkeys(HEAD, "")
@@ -65,7 +66,7 @@ def solve(case: Case) -> dict[str, Any]:
         "tpot_s": f"{best.estimate.value('TPOT'):.6g}", "tokens_per_s_per_gpu": f"{best.per_gpu:.6g}",
         "low": f"{rate.low:.6g}" if rate.low is not None else "",
         "high": f"{rate.high:.6g}" if rate.high is not None else "",
-        "tokens_per_s_per_user": f"{best.per_user:.6g}", "limiter": best.estimate.limiter,
+        "tokens_per_s_per_user": f"{best.per_user:.6g}", "limiter": limiter_words(best.estimate.limiter),
     }
 
 

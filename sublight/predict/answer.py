@@ -17,6 +17,15 @@ SHOWN_RATES = {"memory": "HBM", "tensor": "tensor rate", "vector": "other comput
                "fixed": "fixed costs"}
 
 
+def limiter_words(limiter: str) -> str:
+    """A limiter as it is shown: a rate by its name there, anything else as it is.
+
+    >>> limiter_words("memory"), limiter_words("KV capacity")
+    ('HBM', 'KV capacity')
+    """
+    return SHOWN_RATES.get(limiter, limiter)
+
+
 @dataclass(frozen=True)
 class Answer:
     """Everything that `sublight predict` shows."""
@@ -34,8 +43,9 @@ class Answer:
     notes: tuple[str, ...] = ()
 
     def elasticity(self, step: str) -> dict[str, float]:
-        """Per cent of a step's time for one per cent of each rate: they sum to -1."""
-        shares = self.steps[step].shares
+        """Per cent of a step's time for one per cent of each rate: they sum to -1. Of training the whole step's, with
+        its exchanges between stages and replicas."""
+        shares = self.estimate.shares if isinstance(self.plan, Training) else self.steps[step].shares
         return {name: -shares.get(rate, 0.0) for rate, name in SHOWN_RATES.items()}
 
 

@@ -11,6 +11,7 @@ from sublight.errors import InputError
 from sublight.improve.search import Candidate, Slo, Trained, as_good, best_of_each, front
 from sublight.models import Model
 from sublight.plan import Job, Plan, Traffic
+from sublight.predict.answer import limiter_words
 from sublight.show.predict import print_table, table_markdown
 from sublight.show.predict_rows import Table, estimate_fields, plan_fields, plan_words
 from sublight.show.units import interval, quantity, seconds
@@ -66,7 +67,8 @@ def ranked(plans: Plans, top: int) -> Table:
     longest = best[0].per_gpu if best else 1.0
     rows = tuple(
         (f"{place}{'' if place == 1 or not as_good(best[0].estimate, c.estimate, 'tokens/s/GPU') else '≈'}",
-         plan_words(c.plan), f"{c.concurrency}", *_figures(c), "yes" if c.sure else "likely", c.estimate.limiter)
+         plan_words(c.plan), f"{c.concurrency}", *_figures(c), "yes" if c.sure else "likely",
+         limiter_words(c.estimate.limiter))
         for place, c in enumerate(best, 1))
     return Table("Layouts at their best load, by tokens a second and GPU",
                  ("", "plan", "at once", "tokens/s/GPU", "80 % interval", "tokens/s/user", "TTFT", "TPOT",
@@ -88,7 +90,7 @@ def _ranked_training(plans: TrainingPlans, top: int) -> Table:
         mark = "" if place == 1 or not as_good(best[0].estimate, e, "step time") else "≈"
         rows.append((f"{place}{mark}", plan_words(trained.plan), seconds(e.value("step time")),
                      interval(e.results["step time"]), f"{e.value('tokens/s/GPU'):,.0f}",
-                     quantity(e.value("MFU"), ""), e.limiter))
+                     quantity(e.value("MFU"), ""), limiter_words(e.limiter)))
     return Table("Layouts by the time of a step",
                  ("", "plan", "step", "80 % interval", "tokens/s/GPU", "MFU", "limited by"), tuple(rows),
                  tuple(best[0].estimate.value("step time") / t.estimate.value("step time") for t in best))

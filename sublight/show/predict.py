@@ -52,7 +52,8 @@ def print_table(shown: Table, console: Console) -> None:
     if longest:
         grid.add_column("", no_wrap=True)
     for index, row in enumerate(shown.rows):
-        bar = ["█" * max(1, round(BAR * shown.shares[index] / longest))] if longest else []
+        share = shown.shares[index] / longest if longest else 0.0
+        bar = ["█" * max(share > 0, round(BAR * share))] if longest else []
         grid.add_row(*map(Text, (*row, *bar)))
     for row in shown.foot:
         grid.add_row(*map(Text, row))

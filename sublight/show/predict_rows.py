@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from sublight.plan import Disaggregated, Job, Plan, Traffic, Training
-from sublight.predict.answer import SHOWN_RATES, Answer
+from sublight.predict.answer import SHOWN_RATES, Answer, limiter_words
 from sublight.predict.estimate import Estimate
 from sublight.predict.step import StepTime
 from sublight.show.units import gib, interval, quantity, seconds
@@ -122,7 +122,8 @@ def _waterfall(name: str, step: StepTime) -> Table:
         shares.append(step.host / whole)
     least = sum(row.count * row.time.least for row in step.rows)
     foot = (("step", "", seconds(whole), "100 %", seconds(least), _percent(least / whole), "", ""),)
-    words = {"prefill": "One prefill step", "decode": "One decode step", "training": "One training step, first stage"}
+    words = {"prefill": "One prefill step", "decode": "One decode step",
+             "training": "One micro-batch, forward and backward, on the first stage"}
     return Table(words.get(name, name), ("operator", "calls", "time", "share", "bound", "of time", "limited by",
                                          "from"), tuple(rows), tuple(shares), foot)
 
@@ -142,10 +143,10 @@ def elasticities(answer: Answer) -> Table:
 
 def said(answer: Answer) -> Iterator[str]:
     """The lines below: limiter, basis, assumptions."""
-    yield f"limiter: {answer.estimate.limiter}"
+    yield f"limiter: {limiter_words(answer.estimate.limiter)}"
     if answer.whatif:
         factors = ", ".join(f"{SHOWN_RATES[rate]} x {factor:g}" for rate, factor in answer.faster.items())
-        yield f"what-if: {factors}; limiter then: {answer.whatif.limiter}"
+        yield f"what-if: {factors}; limiter then: {limiter_words(answer.whatif.limiter)}"
     yield f"basis: {answer.estimate.basis}"
     yield from (f"- {note}" for note in dict.fromkeys((*answer.notes, *answer.estimate.notes)))
 
@@ -166,5 +167,5 @@ def estimate_fields(estimate: Estimate) -> dict[str, object]:
                            "percentiles": {f"{mark:g}": value for mark, value in r.percentiles.items()}}
                     for name, r in estimate.results.items()},
         "shares": {SHOWN_RATES[rate]: share for rate, share in estimate.shares.items()},
-        "limiter": estimate.limiter, "basis": estimate.basis, "notes": list(estimate.notes),
+        "limiter": limiter_words(estimate.limiter), "basis": estimate.basis, "notes": list(estimate.notes),
     }
