@@ -147,6 +147,18 @@ def test_steps_of_a_document_sum(capsys: pytest.CaptureFixture[str]) -> None:
             assert ledger["fits"] == (sum(ledger["parts"].values()) <= ledger["capacity"])
 
 
+def test_all_bytes_of_a_decode_step_are_the_weights_at_least() -> None:
+    """70B in bf16 on 8 H100: 141 GB / 8 at 3.35 TB/s are 5.2 ms, of which the bounds of single operators leave out an
+    L2 each."""
+    model, where = named("meta-llama/Llama-3.1-70B"), without_tables("8xH100")
+    found = answer(model, Serving(tp=8), Traffic(1024, 1024, concurrency=1), where)
+    streamed = found.streamed("decode")
+    assert streamed is not None
+    assert 5.1e-3 < streamed < 5.6e-3
+    assert sum(row.count * row.time.least for row in found.steps["decode"].rows) < streamed
+    assert streamed < found.steps["decode"].seconds
+
+
 def test_a_training_step_names_its_peak(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(TRAIN, capsys)
     results = found["estimate"]["results"]

@@ -48,6 +48,13 @@ class Answer:
         shares = self.estimate.shares if isinstance(self.plan, Training) else self.steps[step].shares
         return {name: -shares.get(rate, 0.0) for rate, name in SHOWN_RATES.items()}
 
+    def streamed(self, step: str) -> float | None:
+        """Seconds that all bytes of a step's operators take at the memory's rate, None where that is not known. No
+        bound, since the L2 may hold some; but no L2 holds the weights of a model from one step to the next."""
+        rate = self.where.device.limits.memory_bytes_per_second
+        moved = sum(row.count * row.op.work().bytes_total for row in self.steps[step].rows)
+        return moved / (rate * self.where.factor("memory")) if rate else None
+
 
 def answer(
     model: Model, plan: Plan, workload: Workload, where: Machine, *, faster: Mapping[str, float] | None = None,

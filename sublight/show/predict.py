@@ -97,7 +97,8 @@ def document(answer: Answer) -> dict[str, Any]:
 def _step(answer: Answer, name: str) -> dict[str, Any]:
     step = answer.steps[name]
     return {
-        "seconds": step.seconds, "host": step.host, "elasticities": answer.elasticity(name),
+        "seconds": step.seconds, "host": step.host, "streamed": answer.streamed(name),
+        "elasticities": answer.elasticity(name),
         "operators": [{"operator": row.label, "calls": row.count, "seconds": row.seconds,
                        "bound": row.count * row.time.least, "limiter": SHOWN_RATES[row.time.limiter],
                        "basis": row.time.basis} for row in step.rows],

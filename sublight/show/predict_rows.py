@@ -96,10 +96,10 @@ def memory(answer: Answer) -> list[Table]:
 
 def waterfalls(answer: Answer) -> list[Table]:
     """A step each: operators by time, with their bound and what limits them."""
-    return [_waterfall(name, step) for name, step in answer.steps.items()]
+    return [_waterfall(name, step, answer.streamed(name)) for name, step in answer.steps.items()]
 
 
-def _waterfall(name: str, step: StepTime) -> Table:
+def _waterfall(name: str, step: StepTime, streamed: float | None) -> Table:
     whole = step.seconds
     rows: list[Row] = []
     shares: list[float] = []
@@ -121,7 +121,9 @@ def _waterfall(name: str, step: StepTime) -> Table:
         rows.append(("host", "", seconds(step.host), _percent(step.host / whole), "", "", "fixed costs", ""))
         shares.append(step.host / whole)
     least = sum(row.count * row.time.least for row in step.rows)
-    foot = (("step", "", seconds(whole), "100 %", seconds(least), _percent(least / whole), "", ""),)
+    foot: tuple[Row, ...] = (("step", "", seconds(whole), "100 %", seconds(least), _percent(least / whole), "", ""),)
+    if streamed is not None:             # a bound takes an L2 off each operator, which holds no model's weights
+        foot += (("all bytes streamed", "", "", "", seconds(streamed), _percent(streamed / whole), "", ""),)
     words = {"prefill": "One prefill step", "decode": "One decode step",
              "training": "One micro-batch, forward and backward, on the first stage"}
     return Table(words.get(name, name), ("operator", "calls", "time", "share", "bound", "of time", "limited by",
