@@ -198,6 +198,13 @@ def test_a_command_that_multiplies_in_fp8_holds_half_the_weights(capsys: pytest.
     assert 0.5 < weights("--quantization fp8") / weights("") < 0.6          # the embedding and the head stay
 
 
+def test_another_format_is_that_of_the_experts_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nearly all weights of such a model are theirs: 671 billion in 4.5 bits on 8 GPUs, and some in 16."""
+    found = document(["predict", "deepseek-ai/DeepSeek-R1", "--weights", "nvfp4", "--gpus", "8xB200", "--tp", "8",
+                      *SERVE[4:]], capsys)
+    assert 42 < found["memory"]["GPU"]["parts"]["weights"] / 2**30 < 50
+
+
 def test_a_command_and_the_same_options_are_one_question(capsys: pytest.CaptureFixture[str]) -> None:
     by_command = document(["predict", "vllm serve meta-llama/Llama-3.1-8B -tp 1", *SERVE[2:]], capsys)
     by_options = document([*SERVE, "--tp", "1"], capsys)

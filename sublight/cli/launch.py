@@ -50,7 +50,7 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
     weights, quantization = options.weights, _quantization(launch.unknown)
     cluster, model = parse(options.gpus), recast_model(launch.model, weights)
     if weights is None and quantization and not is_quantized(model):
-        model = recast(model, attention="fp8", mlp="fp8")
+        model = recast(model, attention="fp8", mlp="fp8", experts="fp8")
     given = {f.name: getattr(options, f.name) for f in fields(launch.plan)
              if getattr(options, f.name, None) is not None}
     plan = replace(launch.plan, version=version, **given)

@@ -216,7 +216,7 @@ def recast_model(name: str, weights: str | None) -> Model:
     from sublight.models import find, recast
 
     model = find(name)
-    return recast(model, attention=weights, mlp=weights) if weights else model
+    return recast(model, attention=weights, mlp=weights, experts=weights) if weights else model
 
 
 def traffic_of(options: argparse.Namespace) -> Any:
