@@ -31,9 +31,10 @@ DEVIATION_OF_PROTOCOL = 0.05
 PRIOR_POINTS = 30.0
 UNKNOWN_DEVICE = 1.5                     # intervals where the engine was not measured on the device: judgement
 NEAR = (1.0, 0.3)                        # weights of a load's own errors, and of its neighbours'
-WIDER = 1.1                              # judgement, seen on left-out families
-MOST_LOADED = {"ttft": 2.0, "tpot": 1.5}             # intervals beyond the last bound over those before it: judgement
+WIDER = {"ttft": 1.15, "tpot": 1.1}      # judgement, seen on left-out families
+MOST_LOADED = {"ttft": 3.0, "tpot": 1.5}             # intervals beyond the last bound over those before it: judgement
 KINDS = {"ttft": ("", "cold", "other", "odd"), "tpot": ("", "cold"), "tpot_other": ("other",), "tpot_odd": ("odd",)}
+FEWEST_OF_DEVICE = 30                    # points, for the engine to be known on a device
 FEWEST, UNKNOWN_LOAD = 10, (-1.5, 1.5)   # errors for an interval of their own, and the interval without
 F64 = Any
 
@@ -96,7 +97,9 @@ def _levels(own: Sequence[Point]) -> tuple[float, dict[str, float]]:
     medians: dict[str, list[float]] = {}
     for (device, _), logs in by.items():
         medians.setdefault(device, []).append(float(np.median(logs)))
-    levels = {device: sum(found) / (len(found) + SHRINK) for device, found in sorted(medians.items())}
+    counts = {device: sum(p.device == device for p in own) for device in medians}
+    levels = {device: sum(found) / (len(found) + SHRINK) for device, found in sorted(medians.items())
+              if counts[device] >= FEWEST_OF_DEVICE}
     every = [value for found in medians.values() for value in found]
     return sum(every) / (len(every) + SHRINK), levels
 
@@ -177,7 +180,7 @@ def spread(misses: Sequence[Miss]) -> dict[str, Any]:
     out: dict[str, Any] = {"unknown_device": UNKNOWN_DEVICE}
     for name, kept in KINDS.items():
         out[name] = [_bounds([(miss.point.family, getattr(miss, name[:4]), _weight(miss, load, kept))
-                              for miss in misses]) for load in range(len(LOADS) + 1)]
+                              for miss in misses], WIDER[name[:4]]) for load in range(len(LOADS) + 1)]
         # beyond the last bound a few runs with limits that nobody has stated would decide
         out[name][-1] = [round(MOST_LOADED[name[:4]] * bound, 3) for bound in out[name][-2]]
     return out
@@ -193,11 +196,11 @@ def _weight(miss: Miss, load: int, kept: tuple[str, ...]) -> float:
     return NEAR[1] * near if "" not in kept else 0.0
 
 
-def _bounds(errors: Sequence[tuple[str, float, float]]) -> list[float]:
+def _bounds(errors: Sequence[tuple[str, float, float]], wider: float) -> list[float]:
     chosen = [error for error in errors if error[2] > 0]
     if len(chosen) < FEWEST:
         return list(UNKNOWN_LOAD)
-    return [round(WIDER * quantile(chosen, q), 3) for q in (0.1, 0.9)]
+    return [round(wider * quantile(chosen, q), 3) for q in (0.1, 0.9)]
 
 
 def load_of(users: int) -> int:
