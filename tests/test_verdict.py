@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -23,6 +24,7 @@ from sublight.guard.results import compare, recordings, steps, summary
 from sublight.guard.shift import fewest_of_two, fewest_pairs, of_pairs, of_two
 from sublight.guard.typical import Typical, typical
 from sublight.observe.read import read
+from sublight.observe.results import from_text
 from sublight.result import Result
 
 RATE = Allowance("rate", 0.35, "test")
@@ -319,3 +321,17 @@ def test_several_recordings_of_each_side_are_runs(tmp_path: Path) -> None:
     drift = [1.0, 1.4, 2.0, 1.2, 3.0, 2.2, 1.7]
     pairs = [[recorded(tmp_path, x * y) for x in drift] for y in (1.0, 1.1)]
     assert (recordings(*pairs).state, recordings(*pairs, paired=True).state) == ("cannot tell", "worse")
+
+
+def test_the_date_of_a_result_puts_runs_in_order() -> None:
+    def file(first: int, scale: float) -> list[Result]:
+        drift = [1.0, 1.1, 1.25, 1.3, 1.5, 1.55, 1.7]
+        rows = [{"date": f"20260131-1200{first + 2 * i}", "backend": "vllm",
+                 "duration": 9.0, "completed": 10, "request_throughput": 1.0, "mean_tpot_ms": 10 * x * scale}
+                for i, x in enumerate(drift)]
+        return list(from_text("\n".join(map(json.dumps, rows))).results)
+
+    a, b = file(10, 1.0), file(11, 1.05)
+    assert all(isinstance(r.about.get("started"), float) for r in a)
+    v = next(v for v in compare(a, b) if v.quantity == "TPOT")
+    assert (v.state, "pairs" in v.method) == ("worse", True)

@@ -32,7 +32,8 @@ def of_pytest(raw: Mapping[str, Any], source: str, run: int) -> tuple[list[Resul
     """One Result a test: all rounds, or the mean with quartiles."""
     machine = Values(raw).part("machine_info")
     about = _present({"tool": "pytest-benchmark", "run": run, "version": Values(raw).word("version"),
-                      "python": machine.word("python_version"), "cpu": machine.part("cpu").word("brand_raw")})
+                      "python": machine.word("python_version"), "cpu": machine.part("cpu").word("brand_raw"),
+                      "started": Values(raw).moment("datetime")})
     made, notes = list[Result](), list[str]()
     for number, row in enumerate(held for held in raw["benchmarks"] if isinstance(held, dict)):
         stats, name = Values(row).part("stats"), plain(row.get("name")) or f"benchmark {number + 1}"
@@ -51,7 +52,8 @@ def of_google(raw: Mapping[str, Any], source: str, run: int) -> tuple[list[Resul
     """One Result a benchmark: a sample a repetition."""
     context = Values(raw).part("context")
     about = _present({"tool": "google benchmark", "run": run, "cpus": context.whole("num_cpus"),
-                      "version": context.word("library_version"), "build": context.word("library_build_type")})
+                      "version": context.word("library_version"), "build": context.word("library_build_type"),
+                      "started": context.moment("date")})
     notes = ["the benchmark library was built for debugging: its times are no measure"] \
         if about.get("build") == "debug" else []
     groups: dict[str, list[Mapping[str, Any]]] = {}

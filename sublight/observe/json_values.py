@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, final
 
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:+=,\[\]()<>/%-]{0,160}")
@@ -51,6 +52,19 @@ class Values:
     def word(self, key: str) -> str | None:
         """A short plain text: what is shown of a file. None for anything else."""
         return plain(self.raw.get(key))
+
+    def moment(self, key: str) -> float | None:
+        """A time of day as seconds, by which runs can be put in order: ISO 8601, or vLLM's 20260131-235959. Without a
+        time zone it counts as UTC. None for anything else."""
+        held = self.raw.get(key)
+        if not isinstance(held, str):
+            return None
+        try:
+            made = datetime.strptime(held, "%Y%m%d-%H%M%S") if re.fullmatch(r"\d{8}-\d{6}", held) else \
+                datetime.fromisoformat(held)
+            return (made if made.tzinfo else made.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            return None
 
     def notes(self) -> list[str]:
         """What was left out, in words; keys are of our own lists."""

@@ -37,7 +37,9 @@ class Watch:
         self.recording: Any = None
         self.done = False
         self.depth = self.optimizer = 0
-        self.handles: list[Any] = []
+        self.handles: list[Any] = []     # of the optimizers' hook
+        self.modules: list[Any] = []     # of hooks of modules
+        self.met: dict[int, int] = {}    # outermost modules, how often
         self.is_compiling: Any = None
         self.pid, self.thread = os.getpid(), 0
 
@@ -55,11 +57,9 @@ class Watch:
             if self.asked["steps"] == 0:
                 self._start()
                 return
-            self.handles = [
-                optimizer.register_optimizer_step_post_hook(self._optimizer_stepped),
-                module.register_module_forward_pre_hook(self._forward_begins),
-                module.register_module_forward_hook(self._forward_ended, always_call=True),
-            ]
+            self.handles = [optimizer.register_optimizer_step_post_hook(self._optimizer_stepped)]
+            self.modules = [module.register_module_forward_pre_hook(self._forward_begins),
+                            module.register_module_forward_hook(self._forward_ended, always_call=True)]
 
     def _close_with_children(self) -> None:
         """Processes of multiprocessing end without atexit."""
@@ -78,6 +78,8 @@ class Watch:
 
     def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
         if not self.done and self.optimizer in (0, id(optimizer)):          # of several that step in turn, the first
+            if not self.optimizer:
+                self._remove(self.modules)                      # they cost each module's call some microseconds
             self.optimizer = id(optimizer)
             self.seen["optimizer_steps"] += 1                   # type: ignore[operator]
             self._step("optimizer")
@@ -88,7 +90,7 @@ class Watch:
         if not self.done and threading.get_ident() == self.thread:
             self.depth += 1
 
-    def _forward_ended(self, *_: Any) -> None:
+    def _forward_ended(self, module: Any, *_: Any) -> None:
         if self.is_compiling():
             return
         if self.done or threading.get_ident() != self.thread:
@@ -96,14 +98,25 @@ class Watch:
         self.depth = max(0, self.depth - 1)
         if self.depth:
             return
+        if self._outermost():
+            self.met[id(module)] = self.met.get(id(module), 0) + 1
+            if self.met[id(module)] == 2 and not _compiled():   # this is the one: no other needs a hook
+                self._remove(self.modules)
+                self.modules.append(module.register_forward_hook(lambda *_: self._outermost() and None))
+
+    def _outermost(self) -> bool:
+        """An outermost forward() has ended: is it one of a run without gradients?"""
         import torch
 
+        if self.done:
+            return False
         if torch.is_grad_enabled():
             self.seen["forwards_with_gradients"] += 1           # type: ignore[operator]
-            return
+            return False
         self.seen["forwards"] += 1                              # type: ignore[operator]
         if not self.seen["optimizer_steps"]:
             self._step("forward")
+        return True
 
     def _step(self, kind: str) -> None:
         if self.done or os.getpid() != self.pid:
@@ -134,12 +147,17 @@ class Watch:
         dropped.stop()
 
     def _finish(self) -> None:
-        """Hooks go, but not where torch.compile may have seen them: it would compile again."""
         self.done = True
-        if "torch._dynamo" not in sys.modules:
-            for handle in self.handles:
-                handle.remove()
-            self.handles.clear()
+        self._remove(self.handles)
+        self._remove(self.modules)
+
+    def _remove(self, handles: list[Any]) -> None:
+        """Hooks go, but those of modules not where torch.compile has seen them: it would compile again."""
+        if handles is self.modules and _compiled():
+            return
+        for handle in handles:
+            handle.remove()
+        handles.clear()
 
     def close(self) -> None:
         """The process ends: write what there is, and what was seen."""
@@ -156,6 +174,12 @@ class Watch:
             self.seen["written"] = bool(self.recording.path)
         with contextlib.suppress(OSError):
             (Path(self.asked["folder"]) / f"{SEEN}{os.getpid()}").write_text(json.dumps(self.seen))
+
+
+def _compiled() -> bool:
+    """Has torch.compile been at work?"""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return bool(utils is not None and utils.counters["frames"].get("total", 0))
 
 
 class AfterTorch(importlib.abc.MetaPathFinder):

@@ -69,7 +69,8 @@ def _about(values: Values, tool: str, run: int) -> dict[str, Any]:
                             "backend": values.word("backend") or values.word("endpoint_type"),
                             "requests": values.whole("num_prompts"), "concurrency": values.whole("max_concurrency"),
                             "completed": values.whole("completed"), "failed": values.whole("failed"),
-                            "duration": values.number("duration"), "dataset": values.word("dataset_name")}
+                            "duration": values.number("duration"), "dataset": values.word("dataset_name"),
+                            "started": values.moment("date")}
     rate = raw.get("request_rate")
     said["rate"] = values.number("request_rate") if rate not in ("inf", float("inf"), -1) else None
     if rate in ("inf", float("inf"), -1):
