@@ -205,6 +205,18 @@ def test_another_format_is_that_of_the_experts_too(capsys: pytest.CaptureFixture
     assert 42 < found["memory"]["GPU"]["parts"]["weights"] / 2**30 < 50
 
 
+def test_drafts_hold_as_often_as_was_published_unless_one_says(capsys: pytest.CaptureFixture[str]) -> None:
+    serve = "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 --speculative-config '{\"method\":\"deepseek_mtp\"," \
+            "\"num_speculative_tokens\":1}'"
+    found = document(["predict", serve, "--gpus", "8xH200", *SERVE[4:]], capsys)
+    assert found["plan"]["acceptance"] == 0.85
+    notes = " ".join(found["notes"])
+    assert "acceptance 0.85 of 1 drafts taken" in notes
+    assert "the number of drafts is counted" in notes
+    found = document(["predict", serve, "--gpus", "8xH200", *SERVE[4:], "--acceptance", "0.5"], capsys)
+    assert found["plan"]["acceptance"] == 0.5
+
+
 def test_a_command_and_the_same_options_are_one_question(capsys: pytest.CaptureFixture[str]) -> None:
     by_command = document(["predict", "vllm serve meta-llama/Llama-3.1-8B -tp 1", *SERVE[2:]], capsys)
     by_options = document([*SERVE, "--tp", "1"], capsys)

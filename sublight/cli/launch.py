@@ -25,7 +25,7 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
     """As cli.predict.asked. Options that are given win over the command's flags."""
     from dataclasses import fields, replace
 
-    from sublight.cli.predict import recast_model, refuse_other_kind, traffic_of
+    from sublight.cli.predict import recast_model, refuse_other_kind, traffic_of, with_acceptance
     from sublight.cluster import parse
     from sublight.engines import parse as parse_command
     from sublight.errors import InputError
@@ -54,8 +54,7 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
     given = {f.name: getattr(options, f.name) for f in fields(launch.plan)
              if getattr(options, f.name, None) is not None}
     plan = replace(launch.plan, version=version, **given)
-    notes = (*launch.notes, *(f"{flag} is not understood, and not counted" for flag, _ in launch.unknown
-                              if flag != quantization))
+    notes = (*launch.notes, *(_uncounted(flag, plan) for flag, _ in launch.unknown if flag != quantization))
     workload: Any
     if isinstance(plan, Training):
         job = launch.job
@@ -71,11 +70,21 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
         if plan.dp > 1 and not has_experts(model):
             plan = replace(plan, dp=1, replicas=plan.replicas * plan.dp)
             notes += ("without experts, data parallel ranks are replicas",)
-        plan = filled(plan, model, where)
+        plan, more = with_acceptance(plan) if options.acceptance is None else (plan, ())
+        plan, notes = filled(plan, model, where), (*notes, *more)
         if not plan.cuda_graphs:
             notes += ("without CUDA graphs the host launches every kernel of a decode step: that is not counted, and "
                       "small batches are slower than this",)
     return model, plan, workload, where, notes
+
+
+def _uncounted(flag: str, plan: Plan) -> str:
+    """A flag that no field of the plan holds, or not all of it."""
+    from sublight.plan import Serving
+
+    if "spec" in flag and isinstance(plan, Serving) and plan.drafts:
+        return f"{flag}: the number of drafts is counted, and nothing else of it"
+    return f"{flag} is not understood, and not counted"
 
 
 def _quantization(flags: Sequence[tuple[str, str]]) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sublight.models import Model
-    from sublight.plan import Plan, Workload
+    from sublight.plan import Plan, Serving, Workload
     from sublight.predict.answer import Answer
     from sublight.predict.machine import Machine
 
@@ -253,7 +253,22 @@ def serving_plan(options: argparse.Namespace, model: Model, where: Machine) -> t
                  "that hold the model; sublight plan ranks the others",)
     elif options.replicas is None and where.cluster.ranks % plan.gpus == 0:
         plan = replace(plan, replicas=where.cluster.ranks // plan.gpus)
-    return filled(plan, model, where), notes
+    plan, more = with_acceptance(plan) if options.acceptance is None else (plan, ())
+    return filled(plan, model, where), (*notes, *more)
+
+
+def with_acceptance(plan: Serving) -> tuple[Serving, tuple[str, ...]]:
+    """Guesses of which none holds are nobody's question: where no acceptance is given, the usual one, and a note."""
+    from dataclasses import replace
+
+    from sublight.predict.serving.recipes import acceptances
+
+    usual = acceptances().get(plan.drafts)
+    if not plan.drafts or plan.acceptance or usual is None:
+        return plan, ()
+    return replace(plan, acceptance=usual), (
+        f"acceptance {usual:g} of {plan.drafts} drafts taken, as published for DeepSeek V3; --acceptance says "
+        "otherwise",)
 
 
 def training_plan(options: argparse.Namespace, where: Machine) -> tuple[Any, Any, tuple[str, ...]]:
