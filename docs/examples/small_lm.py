@@ -6,7 +6,8 @@
 
 Needs torch. It knows nothing of sublight: record it with `sublight record -- python small_lm.py`.
 """
-# mypy: disable-error-code="misc"          (nn.Module is not typed where torch is absent)
+# nn.Module is not typed where torch is absent.
+# mypy: disable-error-code="misc"
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from sublight.engines.shell import Command, quoted, read
 from sublight.errors import InputError
 from sublight.improve import capture_rules as rules
 from sublight.improve.capture import Checkup, Lack
+from sublight.improve.capture_nsys import nsys
 from sublight.improve.capture_script import Script, of_script
 from sublight.improve.command_line import Line, line
 
@@ -35,7 +36,7 @@ def of_command(text: str) -> Checkup:
         launch = _launch(command)
         at = _nsys(given)
         if at is not None:
-            return _checkup(given, "Nsight Systems", rules.nsys(given, at, launch))
+            return _checkup(given, "Nsight Systems", nsys(given, at, launch))
         if _is(given, "sublight"):
             raise InputError("sublight records and explains itself: it lacks nothing; expected another command")
         for engine, pattern in BENCHES.items():
