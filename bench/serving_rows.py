@@ -6,6 +6,7 @@ Only what a row says of its inputs is read: never a measured value, never a colu
 from __future__ import annotations
 
 import csv
+import difflib
 import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -68,9 +69,19 @@ def known_model(name: str, arch: str, precision: str, gemm: str, moe: str, kv: s
     fp4 = precision == "fp4" and "gpt-oss" not in name
     tried = _candidates(name, fp4) + _candidates(arch, fp4)
     found = next((names[text.lower()] for text in tried if text.lower() in names), None)
+    found = found or _nearest(name, fp4) or _nearest(arch, fp4)
     if found is None:
         raise InputError(f"no model '{name}' ({arch}) in the catalog")
     return _in_formats(named(found), precision, gemm, moe, kv, blackwell)
+
+
+def _nearest(name: str, fp4: bool) -> str | None:
+    """The name most like it among those of its family: a checkpoint of another date, or of another maker."""
+    short = name.split("/")[-1].lower()
+    keys = {key.split("/")[-1].lower(): key for key in catalog() if family(key) == family(name)}
+    wanted = {low: key for low, key in keys.items() if ("fp4" in low) == fp4} or keys
+    near = difflib.get_close_matches(short, wanted, 1, 0.6)
+    return wanted[near[0]] if near else None
 
 
 def _candidates(name: str, fp4: bool) -> list[str]:
@@ -213,6 +224,9 @@ def all_simulated(
                 known[key] = simulated(one)
         except InputError as error:
             refused[str(error)] += 1
+            continue
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            refused[f"our own fault: {type(error).__name__}: {error}"] += 1      # one row must not take the others along
             continue
         out.append((row, one, known[key]))
         if watch:
