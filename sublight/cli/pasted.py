@@ -107,12 +107,15 @@ def run(text: str, options: argparse.Namespace) -> int:
     if options.format not in FORMATS:
         raise InputError(f"--format {options.format} is of a trace; of text expected {', '.join(FORMATS)}")
     from sublight.cli import output
-    from sublight.explain.answers import Given, answer
+    from sublight.explain.answers import NOTHING, Given, answer
     from sublight.observe.pasted import recognise
+    from sublight.observe.source import label
 
     with output.working("answering"):
-        found = answer(recognise(text), Given(options.gpus, options.model, options.isl, options.osl,
-                                              options.concurrency))
+        held = recognise(text)
+        if held.empty:
+            raise InputError(f"{label(options.trace[0])}: {NOTHING}")
+        found = answer(held, Given(options.gpus, options.model, options.isl, options.osl, options.concurrency))
     if options.format == "table":
         from sublight.show.pasted import print_answer
 

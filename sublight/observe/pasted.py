@@ -23,6 +23,8 @@ MOST_BYTES = 64 << 20
 VERSIONS = {"vllm": r"\bvllm(?:[- ](?:openai|version))?\s*(?:==|:v|[:=]|\bv)?\s*v?(\d+\.\d+(?:\.\d+)+[\w.]*)",
             "sglang": r"\bsglang(?:[- ]version)?\s*(?:==|:v|[:=]|\bv)?\s*v?(\d+\.\d+(?:\.\d+)+[\w.]*)",
             "trtllm": r"\btensorrt[-_ ]llm(?:[- ]version)?\s*(?:==|:v?|=)?\s*v?(\d+\.\d+(?:\.\d+)*[\w.]*)"}
+NAMED = {"vllm": ("vllm", "vLLM", "VLLM"), "sglang": ("sglang", "SGLang", "SGLANG"),
+         "trtllm": ("ensorrt", "ensorRT", "TENSORRT")}
 TRAINS = re.compile(r"\b(?:megatron|torchtitan|nanogpt|nanochat|pre-?train\w*|train(?:s|ed|ing)?|MFU)\b", re.IGNORECASE)
 
 
@@ -78,14 +80,17 @@ def _of_lines(lines: Sequence[str]) -> Pasted:
     gpus, named = pasted_names.all_gpus([line if number not in in_tables else "" for number, line in enumerate(lines)])
     prose = [(number, line) for number, line in enumerate(rest) if number not in in_logs and line.strip()]
     words = _prose(prose)
-    versioned = {number for number, line in enumerate(lines)
-                 if any(re.search(pattern, line, re.IGNORECASE) for pattern in VERSIONS.values())}
+    versioned = {number for number, line in enumerate(lines) if any(_version_in(line, engine) for engine in VERSIONS)}
     known = taken | in_tables | in_logs | named | words.taken | versioned
     busy = [number for number, line in enumerate(lines) if re.search(r"\w", line) and "```" not in line]
     return Pasted(tuple(launches), tuple(asked), logs, tuple(tables), tuple(gpus), tuple(words.models),
                   words.lengths, {name: tuple(values) for name, values in words.layout.items()}, tuple(words.figures),
-                  any(TRAINS.search(line) for line in lines), len(busy),
+                  any(_trains(line) for line in lines), len(busy),
                   tuple(number + 1 for number in busy if number not in known), (*notes, *more))
+
+
+def _trains(line: str) -> bool:
+    return any(word in line for word in ("rain", "MFU", "egatron", "nano")) and TRAINS.search(line) is not None
 
 
 def _placed(made: list[list[Result]], numbers: set[int]) -> list[tuple[int, tuple[Result, ...]]]:
@@ -99,10 +104,17 @@ def _versions(lines: Sequence[str]) -> dict[str, str]:
     """The first version that a text says of each engine."""
     out: dict[str, str] = {}
     for line in lines:
-        for engine, pattern in VERSIONS.items():
-            if engine not in out and (match := re.search(pattern, line, re.IGNORECASE)) is not None:
-                out[engine] = match[1].rstrip(".")
+        for engine in VERSIONS:
+            if engine not in out and (version := _version_in(line, engine)) is not None:
+                out[engine] = version
     return out
+
+
+def _version_in(line: str, engine: str) -> str | None:
+    if not any(word in line for word in NAMED[engine]):
+        return None
+    match = re.search(VERSIONS[engine], line, re.IGNORECASE)
+    return None if match is None else match[1].rstrip(".")
 
 
 @dataclass

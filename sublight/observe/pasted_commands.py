@@ -49,6 +49,7 @@ OF_BENCHMARK = {name for names in SETTINGS.values() for name in names} | {
     "--dataset", "--dataset-name", "--dataset-path", "--backend", "--tokenizer", "--seed", "--output-json",
     "--async-engine", "--trust-remote-code", "--warmup", "--report-json", "--num-iters", "--num-iters-warmup",
     "--streaming"}
+WORDS = ("vllm", "sglang", "trtllm", "tensorrt_llm", "pretrain_", "train.sh", "torchtitan")
 FRACTION = re.compile(r"--kv_cache_free_gpu_mem(?:ory)?_fraction")
 
 
@@ -80,7 +81,7 @@ def logical(lines: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
         while at < len(lines):
             if text.endswith("\\"):
                 text = text[:-1].rstrip() + " " + lines[at].strip()
-            elif FLAG.match(lines[at]) and (START.search(text) or _bench(text)):
+            elif FLAG.match(lines[at]) and (_starts(text) or _bench(text)):
                 text += " " + lines[at].strip()
             else:
                 break
@@ -95,7 +96,8 @@ def commands(lines: Sequence[str], versions: Mapping[str, str]) -> tuple[list[Fo
     versions: of engines, where the text says them in other words.
     """
     found, asked, notes, taken = list[Found](), list[Asked](), list[str](), set[int]()
-    settings = [(number, line.strip()) for number, line in enumerate(lines) if ASSIGNED.match(line)]
+    settings = [(number, line.strip()) for number, line in enumerate(lines)
+                if "=" in line and ASSIGNED.match(line)]
     for text, numbers in logical(lines):
         before = "\n".join(line for number, line in settings if number < numbers[0])
         bench = _bench(text)
@@ -103,14 +105,14 @@ def commands(lines: Sequence[str], versions: Mapping[str, str]) -> tuple[list[Fo
             asked.append(_asked(bench, text, numbers[0], before))
             taken.update(numbers)
             found += [Found(made, numbers[0]) for made in _offline(bench, text, before, versions)]
-        elif START.search(text) or IMAGE.search(text):
+        elif _starts(text):
             made, note = _launches(text, before, versions)
             found += [Found(one, numbers[0]) for one in made]
             if made:
                 taken.update(numbers)
             if note:
                 notes.append(f"line {numbers[0] + 1}: {note}")
-        elif (match := NAMESPACE.search(text)) is not None:
+        elif "Namespace(" in text and (match := NAMESPACE.search(text)) is not None:
             asked.append(_of_namespace(match["text"], numbers[0]))
             taken.update(numbers)
     taken.update(number for number, _ in settings if found or asked)
@@ -118,7 +120,14 @@ def commands(lines: Sequence[str], versions: Mapping[str, str]) -> tuple[list[Fo
     return [*found, *calls], asked, notes, taken | more
 
 
+def _starts(text: str) -> bool:
+    """It starts an engine. The words are looked for first: the pattern is long, and logs have millions of lines."""
+    return any(word in text for word in WORDS) and bool(START.search(text) or IMAGE.search(text))
+
+
 def _bench(text: str) -> str | None:
+    if "bench" not in text and "perf profile" not in text:
+        return None
     return next((tool for tool, pattern in BENCH.items() if re.search(rf"(?:^|[\s/`'\".]){pattern}\b", text)), None)
 
 
@@ -150,7 +159,7 @@ def _calls(lines: Sequence[str], versions: Mapping[str, str]) -> tuple[list[Foun
     """LLM(model=…, tensor_parallel_size=…) over as many lines as it takes."""
     found, taken = list[Found](), set[int]()
     for number, line in enumerate(lines):
-        match = CALL.search(line)
+        match = CALL.search(line) if "LLM(" in line or "Engine" in line else None
         if match is None:
             continue
         body, used = _between(lines, number, match.end())

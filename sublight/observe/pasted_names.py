@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
 from sublight.models.read import catalog
@@ -41,6 +41,8 @@ WORDS = {"one": 1, "single": 1, "two": 2, "four": 4, "eight": 8}
 COUNTED = rf"(?:(?:(?P<nodes>\d{{1,3}}) ?[x×*] ?)?(?P<before>\d{{1,4}}|{'|'.join(WORDS)})(?: ?[x×*] ?| ))?"
 GPU = re.compile(rf"{COUNTED}(?:NVIDIA[ -])?(?:Tesla )?(?<![\w.])(?:{NAME})(?:s\b)?(?!\w|\.\d)"
                  r"(?: ?[x×*] ?(?P<after>\d{1,4})\b)?", re.IGNORECASE)
+GPU_HINT = re.compile(r"(?:(?<![A-Za-z])|(?<=\dx))(?:G?[BH][123]\d|H8|A[1348]\d|L[24]|V100|RTX|T4|P40|MI\d|"
+                      r"Gaudi|Ascend|TPU)|GB\d", re.IGNORECASE)         # looked for before the long pattern
 JOINED = re.compile(r"(?<=\d)[x×*](?=[A-Za-z])|(?<=[A-Za-z0-9])[x×*](?=\d+\b)", re.IGNORECASE)
 LISTED = re.compile(r"^\W*(?:GPU )?(\d{1,2})\W{1,4}NVIDIA\b|^\W*GPU (\d{1,2}(?:,\d{1,2})*): ", re.IGNORECASE)
 SUFFIX = re.compile(r"[-_](?:Instruct|Chat|it|Base|hf|Gradient-\d+k|\d{4}|preview|v1)$", re.IGNORECASE)
@@ -76,7 +78,9 @@ class Figure:
 
 def gpus(text: str) -> list[GpuName]:
     """Each GPU of one line, with its count where it is said beside."""
-    found = []
+    found: list[GpuName] = []
+    if GPU_HINT.search(text) is None:
+        return found
     for match in GPU.finditer(JOINED.sub(" x ", text)):
         at = next(number for number in range(len(GPUS)) if match[f"g{number}"] is not None)
         before = match["before"]
@@ -128,6 +132,15 @@ def _tails() -> dict[str, str]:
     return out
 
 
+@cache
+def _families() -> re.Pattern[str]:
+    """First words of all names that are known: what has none of them names no model."""
+    names = [*_tails(), *(pattern.pattern for pattern, _ in _derived())]
+    words = {match[0].lower() for name in names if (match := re.match(r"[A-Za-z]{3,}", name)) is not None}
+    return re.compile("|".join(sorted(words)), re.IGNORECASE)
+
+
+@lru_cache(maxsize=4096)
 def model_of(text: str) -> ModelName | None:
     """The model of the catalog that a name or a path means, by its last part; None where it is not known."""
     name = model_name(text)
@@ -167,6 +180,8 @@ def _known(tail: str) -> str | None:
 
 def models(line: str) -> list[str]:
     """Words of a line that name a known model, as they stand; "Llama 3.1 8B" in words counts too."""
+    if _families().search(line) is None:
+        return []
     joined = SPACED.sub(r"\1-\2-\3", line)
     words = re.findall(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)*", joined)
     return [word for word in dict.fromkeys(word.rstrip(".") for word in words)
@@ -186,11 +201,14 @@ FIGURES: tuple[tuple[str, re.Pattern[str], float], ...] = (
                                rf"utili[sz]ation|GPU[- ]util\w*\D{{0,30}}?{NUMBER.replace('value', 'third')} ?%",
                                re.IGNORECASE), 0.01),
 )
+FIGURE_HINT = re.compile(r"tok|tps|flop|mfu|util", re.IGNORECASE)
 QUOTIENT = re.compile(r"(?P<above>\d{2,4}(?:\.\d+)?) ?/ ?\(?(?P<below>\d{3,4}(?:\.\d+)?)\b(?!/)")
 
 
 def figures(line: str) -> Iterator[Figure]:
     """Figures of one line."""
+    if FIGURE_HINT.search(line) is None:
+        return
     for what, pattern, scale in FIGURES:
         for match in pattern.finditer(line):
             groups = match.groupdict()
@@ -203,6 +221,7 @@ def figures(line: str) -> Iterator[Figure]:
             yield Figure("quotient below", float(match["below"]) * 1e12)
 
 
+LAYOUT_HINT = re.compile(r"[tpe]p ?[=:]? ?\d|parallel", re.IGNORECASE)
 LAYOUT = {name: re.compile(rf"(?<![\w-])(?:{word}) ?[=:]? ?(\d{{1,3}})\b(?! ?(?:GPU|/))", re.IGNORECASE)
           for name, word in (
     ("tp", r"tp|tensor[-_ ]parallel(?:ism)?(?:[-_ ]size)?"), ("pp", r"pp|pipeline[-_ ]parallel(?:ism)?(?:[-_ ]size)?"),
@@ -215,11 +234,14 @@ def layout(line: str) -> dict[str, list[int]]:
     >>> layout("with TP=1 I get 90, with tp=2 77"), layout("tensor parallel size 8")
     ({'tp': [1, 2]}, {'tp': [8]})
     """
+    if LAYOUT_HINT.search(line) is None:
+        return {}
     found = {name: list(dict.fromkeys(int(value) for value in pattern.findall(line) if 0 < int(value) <= 512))
              for name, pattern in LAYOUT.items()}
     return {name: values for name, values in found.items() if values}
 
 
+LENGTH_HINT = re.compile(r"isl|osl|input|output", re.IGNORECASE)
 LENGTHS = (
     (re.compile(r"\bISL ?/ ?OSL\D{0,12}(\d+) ?[/,] ?(\d+)", re.IGNORECASE), True),
     (re.compile(r"\b(?:ISL|input(?:[_ -]len(?:gth)?)?)\b ?[=: ] ?(\d{1,6})\b(?!\s*x)", re.IGNORECASE), False),
@@ -229,6 +251,8 @@ LENGTHS = (
 
 def lengths(line: str) -> tuple[int | None, int | None]:
     """Tokens of prompts and answers that prose names."""
+    if LENGTH_HINT.search(line) is None:
+        return None, None
     if (match := LENGTHS[0][0].search(line)) is not None:
         return int(match[1]), int(match[2])
     isl, osl = LENGTHS[1][0].search(line), LENGTHS[2][0].search(line)

@@ -15,6 +15,7 @@ from sublight.result import Result
 ROW = re.compile(r"^[\s>|]*(?P<name>[A-Z][^:|]{2,60}?):\s+(?P<value>[\d.,]+|inf|not set|[\w-]+)\s*\|?\s*$")
 HEAD = re.compile(r"=+ ?(?:Serving|Burstiness|Offline Throughput) ?Benchmark Result ?=+")
 RULE = re.compile(r"^\s*[=-]{5,}.*[=-]{4,}\s*$")
+LONGEST = 160                            # letters of a row of the table
 KEYS = {
     "successful requests": "completed", "failed requests": "failed", "maximum request concurrency": "max_concurrency",
     "max request concurrency": "max_concurrency", "request rate configured (rps)": "request_rate",
@@ -54,12 +55,12 @@ def _tables(lines: Sequence[str]) -> Iterator[tuple[dict[str, object], set[int]]
     raw: dict[str, object] = {}
     numbers: set[int] = set()
     for number, line in enumerate(lines):
-        if HEAD.search(line):
+        if "Benchmark Result" in line and HEAD.search(line):
             if _is_table(raw):
                 yield raw, numbers
             raw, numbers = {}, {number}
             continue
-        row = ROW.match(line)
+        row = ROW.match(line) if ":" in line and len(line) < LONGEST else None
         name = row["name"].strip().lower() if row is not None else ""
         metric = METRIC.fullmatch(row["name"].strip()) if row is not None else None
         key = _metric_key(metric) if metric is not None else KEYS.get(name)
@@ -91,12 +92,12 @@ def _is_table(raw: dict[str, object]) -> bool:
 def _offline(line: str, source: str, run: int) -> list[Result]:
     """Of benchmark_throughput and benchmark_latency."""
     about = {"tool": "vllm bench throughput", "run": run}
-    if (match := THROUGHPUT.search(line)) is not None:
+    if "Throughput: " in line and (match := THROUGHPUT.search(line)) is not None:
         made = [("requests/s", "1/s", match["requests"]), ("total tokens/s", "tokens/s", match["total"]),
                 ("tokens/s", "tokens/s", match["output"])]
         return [Result(name, unit, (float(value.rstrip(".")),), source=source, about=about)
                 for name, unit, value in made if value]
-    if (match := LATENCY.search(line)) is not None:
+    if "Avg latency: " in line and (match := LATENCY.search(line)) is not None:
         return [Result("batch latency", "s", (float(match["seconds"].rstrip(".")),), source=source,
                        about={"tool": "vllm bench latency", "run": run})]
     return []

@@ -21,7 +21,7 @@ from sublight.observe.pasted import Pasted
 from sublight.plan import Serving, Traffic
 from sublight.predict.validity import problems
 
-__all__ = ["Case", "Given", "Judged", "PastedAnswer", "Point", "Row", "Term", "answer"]
+__all__ = ["NOTHING", "Case", "Given", "Judged", "PastedAnswer", "Point", "Row", "Term", "answer"]
 
 NOTHING = ("expected a PyTorch or Nsight trace, a launch command of vLLM, SGLang, TensorRT-LLM, Megatron or "
            "torchtitan, lines of their logs, or the summary or JSON of a serving benchmark; got something else: "

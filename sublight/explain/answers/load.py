@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from sublight.errors import InputError
 from sublight.explain.answers.answer import Given
 from sublight.models import Model
 from sublight.observe.logs.log import Log
@@ -89,7 +90,10 @@ def moment(
     capacity = printed_capacity(log)
     printed = capacity is not None
     if capacity is None and isinstance(plan, Serving) and model is not None and where is not None:
-        capacity = kv_tokens(model, plan, where) * plan.dp
+        try:
+            capacity = kv_tokens(model, plan, where) * plan.dp
+        except InputError:               # ranks that do not divide the model: said with the plan
+            capacity = None
     running = middle("running")
     length = middle("tokens") / running if any("tokens" in step for step in steps) else \
         usage * capacity / running if usage >= 0 and capacity else None

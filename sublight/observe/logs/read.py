@@ -76,7 +76,8 @@ def _line(line: str, reader: Any, made: dict[str, _Gathered], engine: str) -> bo
         step = reader.step(line)
     except ValueError:                   # "1.2.3" where a number stands: a damaged line
         return False
-    facts, version, arguments = reader.facts(line), reader.version(line), reader.arguments(line)
+    facts, version, arguments = ({}, None, {}) if step is not None and step.kind != "also" else (
+        reader.facts(line), reader.version(line), reader.arguments(line))
     if step is None and not facts and version is None and not arguments:
         if reader.known(line) and engine in made:
             made[engine].lines += 1

@@ -18,10 +18,13 @@ INTERVAL = re.compile(r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg 
 ITERATION = re.compile(r"Iteration\(\d+\): (?P<context_requests>\d+) context requests, (?P<context_tokens>\d+) context "
                        r"tokens, (?P<generation_requests>\d+) generation requests, (?P<generation_tokens>\d+) "
                        r"generation tokens, iteration elapsed time: (?P<ms>[\d.]+) ms")
-ALSO = {"waiting": r"(?:Waiting|Pending): (\d+)", "preempted": r"Preemptions: (\d+)",
-        "kv_usage": r"(?<!CPU )KV cache usage: ([\d.]+)%", "prefix_hit": r"Prefix cache hit rate: (?:GPU: )?([\d.]+)%",
-        "tera_flops": r"MFU: ([\d.]+) TF/s/device", "giga_bytes": r"MFU: [\d.]+ TF/s/device ([\d.]+) GB/s/device",
-        "acceptance_length": r"Mean acceptance length: ([\d.]+)"}
+# By name: what a line must have in it, and where the number is.
+ALSO = {"waiting": ("ing: ", r"(?:Waiting|Pending): (\d+)"), "preempted": ("Preemptions", r"Preemptions: (\d+)"),
+        "kv_usage": ("KV cache usage", r"(?<!CPU )KV cache usage: ([\d.]+)%"),
+        "prefix_hit": ("Prefix cache", r"Prefix cache hit rate: (?:GPU: )?([\d.]+)%"),
+        "tera_flops": ("MFU", r"MFU: ([\d.]+) TF/s/device"),
+        "giga_bytes": ("MFU", r"MFU: [\d.]+ TF/s/device ([\d.]+) GB/s/device"),
+        "acceptance_length": ("acceptance", r"Mean acceptance length: ([\d.]+)")}
 SCALE = {"kv_usage": 0.01, "prefix_hit": 0.01, "tera_flops": 1e12, "giga_bytes": 1e9}
 NAMES = {"tera_flops": "flops_per_second", "giga_bytes": "bytes_per_second"}
 FACTS: tuple[tuple[str, str, float], ...] = (
@@ -44,8 +47,8 @@ PLAIN = re.compile(r"SpecDecoding metrics:|torch\.compile took|init engine \(|CU
 
 def step(line: str) -> Step | None:
     """Means of an interval of seconds, or one iteration (--enable-logging-iteration-details)."""
-    values = {NAMES.get(name, name): value * SCALE.get(name, 1.0) for name, pattern in ALSO.items()
-              if (value := found(pattern, line)) is not None}
+    values = {NAMES.get(name, name): value * SCALE.get(name, 1.0) for name, (hint, pattern) in ALSO.items()
+              if hint in line and (value := found(pattern, line)) is not None}
     if (match := INTERVAL.search(line)) is not None:
         return Step("interval", {"prompt_rate": number(match["prompt"]), "generation_rate": number(match["generation"]),
                                  "running": number(match["running"]), **values})
