@@ -226,7 +226,7 @@ def all_simulated(
             refused[str(error)] += 1
             continue
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-            refused[f"our own fault: {type(error).__name__}: {error}"] += 1      # one row must not take the others along
+            refused[f"our own fault: {type(error).__name__}: {error}"] += 1      # of one row: others go on
             continue
         out.append((row, one, known[key]))
         if watch:
