@@ -6,6 +6,7 @@ on a stream, the earlier one is charged until the later one starts.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,17 +23,18 @@ PLAIN = {part: category for category, part in COMMUNICATION.items()} | {EXPOSED_
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Path:
-    """A replay as the walk reads it: lists, because it goes node by node."""
+    """A replay as the walk reads it: no columns of numpy, because it goes node by node."""
 
     deps: Dependencies
     played: Played
     free_host: bool
-    part: list[str]                # the part that a node is charged to
-    before: list[int]
-    lag_ns: list[int]
-    held: list[bool]               # its end is that of the node before it on its stream
-    point: list[int]
-    launch_ns: list[int]
+    names: list[str]
+    part: bytes                    # the part that a node is charged to, by its place among the names
+    before: array[int]
+    lag_ns: array[int]
+    held: bytes                    # its end is that of the node before it on its stream
+    point: array[int]
+    launch_ns: array[int]
 
 
 def critical_path(deps: Dependencies, change: Change, played: Played) -> dict[str, int]:
@@ -40,8 +42,8 @@ def critical_path(deps: Dependencies, change: Change, played: Played) -> dict[st
     names = [PLAIN.get(part, part) for part in PARTS]
     ends = np.array(played.end_ns, np.int64)
     held = deps.in_order & (ends > np.array(played.start_ns, np.int64) + change.length_ns)
-    path = _Path(deps, played, change.free_host, [names[p] for p in deps.part.tolist()], deps.before.tolist(),
-                 deps.lag_ns.tolist(), held.tolist(), deps.point.tolist(), deps.launch_ns.tolist())
+    path = _Path(deps, played, change.free_host, names, deps.part.astype(np.uint8).tobytes(), _numbers(deps.before),
+                 _numbers(deps.lag_ns), held.tobytes(), _numbers(deps.point), _numbers(deps.launch_ns))
     spent: dict[str, int] = {}
     stops = np.searchsorted(deps.window, np.arange(len(deps.windows) + 1))
     for k, (floor, _) in enumerate(deps.windows):
@@ -52,6 +54,10 @@ def critical_path(deps: Dependencies, change: Change, played: Played) -> dict[st
             if played.end_ns[node] > floor:
                 _walk(path, node, floor, spent)
     return dict(sorted(spent.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _numbers(column: np.ndarray) -> array[int]:
+    return array("q", column.astype(np.int64, copy=False).tobytes())
 
 
 def _charge(spent: dict[str, int], part: str, ns: int) -> None:
@@ -68,7 +74,7 @@ def _walk(path: _Path, node: int, floor: int, spent: dict[str, int]) -> None:
         if path.held[node] and now == end_ns[node]:
             node = before
             continue
-        _charge(spent, path.part[node], now - start)
+        _charge(spent, path.names[path.part[node]], now - start)
         now = start
         if now <= floor:
             return
