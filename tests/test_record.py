@@ -4,7 +4,6 @@ language model with faults planted in it."""
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -22,7 +21,6 @@ from sublight.guard.typical import Typical, typical
 from sublight.observe.read import read, read_all
 from sublight.observe.record_command import record_command
 from sublight.observe.recording import record
-from sublight.trace import Trace
 
 ROOT = Path(__file__).parent.parent
 LM = ROOT / "docs/examples/small_lm.py"
@@ -195,6 +193,25 @@ def test_each_rank_gets_a_file(tmp_path: Path) -> None:
 
 
 @needs_torch
+def test_forked_processes_are_recorded(tmp_path: Path) -> None:
+    body = TRAINS.format(steps=6).replace("import torch", "").replace("\n", "\n    ")
+    text = f"""
+import os, torch, multiprocessing
+def train(rank):
+    os.environ["RANK"] = str(rank)
+    torch.set_num_threads(1)
+    {body}
+context = multiprocessing.get_context("fork")
+children = [context.Process(target=train, args=(rank,)) for rank in (0, 1)]
+for child in children: child.start()
+for child in children: child.join()
+"""
+    done = record_command(script(tmp_path, text), tmp_path / "out", steps=9, warm_up=2)
+    assert [path.name for path in done.files] == ["rank0.json.gz", "rank1.json.gz"], done.notes
+    assert done.notes == ("the run ended after 3 of 9 steps",)
+
+
+@needs_torch
 def test_steps_marked_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = f"""
 import torch, sublight.observe.recording as r
@@ -223,19 +240,41 @@ except KeyError:
 # ---- operators that one side alone runs
 
 
-def lm(folder: Path, *arguments: str) -> Trace:
-    done = record_command([sys.executable, str(LM), "--steps", "8", *arguments], folder, steps=3, warm_up=2)
-    assert done.exit_code == 0, done.notes
-    return read(done.files[0])
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The commands of the page have run in this folder, and printed this."""
+    if not HAS_TORCH:
+        pytest.skip("needs torch")
+    folder = tmp_path_factory.mktemp("page")
+    block = re.search(r"<!-- tested -->\n```sh\n(.*?)```", (ROOT / "docs/record.md").read_text("utf-8"), re.S)
+    assert block is not None
+    (folder / "small_lm.py").write_bytes(LM.read_bytes())
+    printed = ""
+    for line in block[1].splitlines():
+        command = line.replace("sublight", f"{sys.executable} -m sublight", 1).replace(
+            "-- python", f"-- {sys.executable}").split()
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=folder,
+                             env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"})
+        assert ran.returncode == 0, ran.stderr
+        printed += ran.stdout
+    return folder, printed
 
 
 @needs_torch
-def test_the_planted_operators_are_named_and_nothing_else_is(tmp_path: Path) -> None:
-    normal, again, item, double = (
-        typical([lm(tmp_path / name, *more)]) for name, more in (
-            ("normal", ()), ("again", ()), ("item", ("--fault", "item")), ("double", ("--fault", "float64"))))
+def test_the_commands_of_the_page_name_the_planted_operators(page: tuple[Path, str]) -> None:
+    _, printed = page
+    assert re.search(r"aten::item\s+\(float32\)", printed)
+    assert "B alone runs in float64" in printed
+    assert re.findall(r"Step time: (\w+)", printed) == ["cannot", "cannot"]
+
+
+@needs_torch
+def test_the_planted_operators_are_named_and_nothing_else_is(page: tuple[Path, str], tmp_path: Path) -> None:
     from sublight.guard.results import steps
 
+    done = record_command([sys.executable, str(LM)], tmp_path / "again", steps=4, warm_up=3)
+    again = typical([read(done.files[0])])
+    normal, item, double = (typical(read_all([page[0] / name])) for name in ("normal", "item", "float64"))
     assert words(normal, again) == ()
     assert steps(normal, again).state in ("same", "cannot tell")
     [said] = words(normal, item)
@@ -264,22 +303,3 @@ def test_one_more_item_a_step_is_named(tmp_path: Path) -> None:
     assert words(cpu_trace(tmp_path, 0), a) == ("B alone runs, a step: aten::item ×50",)
     assert words(a, cpu_trace(tmp_path, 50, "double")) == (
         "B alone runs in float64, a step: aten::mm ×1", "A alone runs in float32, a step: aten::mm ×1")
-
-
-@needs_torch
-def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
-    text = (ROOT / "docs/record.md").read_text("utf-8")
-    block = re.search(r"<!-- tested -->\n```sh\n(.*?)```", text, re.S)
-    assert block is not None
-    (tmp_path / "small_lm.py").write_bytes(LM.read_bytes())
-    printed = ""
-    for line in block[1].splitlines():
-        command = line.replace("sublight", f"{sys.executable} -m sublight", 1).replace(
-            "-- python", f"-- {sys.executable}").split()
-        ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path,
-                             env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"})
-        assert ran.returncode == 0, ran.stderr
-        printed += ran.stdout
-    assert "aten::item" in printed
-    assert "in float64" in printed
-    assert json.dumps("worse") not in printed

@@ -54,6 +54,7 @@ class Watch:
             self.thread, self.is_compiling = threading.get_ident(), is_compiling
             atexit.register(self.close)
             self._close_with_children()
+            os.register_at_fork(after_in_child=self._forked)
             if self.asked["steps"] == 0:
                 self._start()
                 return
@@ -66,6 +67,11 @@ class Watch:
         from multiprocessing import util
 
         util.Finalize(None, self.close, exitpriority=1_000)
+
+    def _forked(self) -> None:
+        """A child of a process that was not recording yet may be the one that trains."""
+        if self.recording is None and not self.done:
+            self.pid = os.getpid()
 
     @contextlib.contextmanager
     def harmless(self) -> Any:
@@ -139,6 +145,7 @@ class Watch:
         self.recording = record(self.asked["folder"], steps=self.asked["steps"], warm_up=self.asked["warm_up"],
                                 shapes=self.asked["shapes"], stacks=self.asked["stacks"], quiet=True)
         self.recording.kind = kind
+        self._close_with_children()      # again: what a parent registered is gone in a forked child
         self.recording.start()
 
     def _drop(self) -> None:
