@@ -351,6 +351,18 @@ def test_two_summaries_of_one_command_are_two_cases() -> None:
     assert "same settings" in claims(found, "difference")
 
 
+def test_a_benchmark_s_json_between_other_text() -> None:
+    result = {"model_id": "Qwen/Qwen3-8B", "num_prompts": 100, "max_concurrency": 16, "request_rate": "inf",
+              "duration": 50.0,
+              "completed": 100, "total_input_tokens": 102400, "total_output_tokens": 25600, "request_throughput": 2.0,
+              "output_throughput": 512.0, "mean_ttft_ms": 90.0, "mean_tpot_ms": 20.0}
+    found = answered(f"this is what I see on 1xH100:\n{json.dumps(result)}\nis it right?")
+    rows = {row.name: row for row in found.cases[0].rows}
+    assert rows["TPOT"].reported == 0.02
+    assert rows["TPOT"].verdict == "slower"
+    assert found.unread == "not recognised: 1 of 3 lines (line 3)"
+
+
 @pytest.mark.parametrize(("line", "found"), [
     ("8xH100", ("h100-sxm", 8)), ("2x8xH100", ("h100-sxm", 16)), ("8 x A100-SXM4-80GB", ("a100-sxm-80", 8)),
     ("H200x2", ("h200", 2)), ("single L40S", ("l40s", 1)), ("1 x H100 PCIe", ("h100-pcie", 1)),

@@ -75,6 +75,12 @@ def _of_lines(lines: Sequence[str]) -> Pasted:
     launches, asked, notes, taken = pasted_commands.commands(lines, versions)
     made, more, in_tables = serving_table.read(lines, "standard input")
     tables = _placed(made, in_tables)
+    for number, line in enumerate(lines):        # JSON of a benchmark on one line, between other text
+        reading = results.of_json(line, "standard input") if line.lstrip().startswith("{\"") else None
+        if reading is not None:
+            tables.append((number, reading.results))
+            in_tables = in_tables | {number}
+    tables.sort(key=lambda table: table[0])
     rest = [("" if number in taken or number in in_tables else line) for number, line in enumerate(lines)]
     logs, in_logs = logs_of.read(rest)
     gpus, named = pasted_names.all_gpus([line if number not in in_tables else "" for number, line in enumerate(lines)])
