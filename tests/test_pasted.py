@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +403,24 @@ def test_standard_input_and_a_file_say_the_same(tmp_path: Path, capsys: pytest.C
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == of_file
     assert "tp 2" in of_file
+
+
+@pytest.mark.parametrize(("pieces", "said"), [
+    (["\n", "vllm serve Qwen/Qwen3-8B\n", "1xH100\n"], "GPUs: 1 x H100"),
+    (['{"date": 1,', '"num_prompts": 5, "request_throughput": 2.0, "duration": 3, "mean_ttft_ms": 5.0}'],
+     "benchmark summary"),
+    (["\n", '{"traceEvents": [{"ph": "X", "name": "k", "cat": "kernel", "ts": 0, "dur": 5, "args": {}}]}'], "trace"),
+])
+def test_a_pipe_that_hands_over_little_by_little(pieces: list[str], said: str) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "sublight", "explain", "-"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdin is not None
+    for piece in pieces:
+        process.stdin.write(piece)
+        process.stdin.flush()
+        time.sleep(0.5)
+    out, _ = process.communicate(timeout=60)
+    assert said in out, out
 
 
 def test_json_is_base_units() -> None:

@@ -14,6 +14,7 @@ from sublight.errors import InputError
 
 FORMATS = ("table", "json", "md")
 HEAD_BYTES = 64 << 10
+SHORT_BYTES = 512                        # a pipe that hands over so little has more to say
 ARCHIVES = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 TRACE = re.compile(rb'"(traceEvents|schemaVersion|deviceProperties|displayTimeUnit|ph)"\s*:')
 RESULT = re.compile(rb'"(num_prompts|tokenizer_id|request_throughput|output_throughput|aiperf_version|request_latency|'
@@ -82,7 +83,9 @@ def _of_standard_input() -> str | None:
     """Standard input, if it is text; a trace is left where it is, unread."""
     source = sys.stdin.buffer
     head = source.peek(HEAD_BYTES) if isinstance(source, io.BufferedReader) else b""
-    if not is_text(head):
+    short = bool(head) and (not head.strip() or (len(head) < SHORT_BYTES and JSON.match(head) is not None
+                                                 and TRACE.search(head) is None))
+    if not is_text(head) and not short:
         return None
     data = source.read()
     if not is_text(data[:HEAD_BYTES]):           # the first bytes of a slow pipe were not enough to tell
