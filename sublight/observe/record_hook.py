@@ -186,7 +186,7 @@ class Watch:
 def _compiled() -> bool:
     """Has torch.compile been at work?"""
     utils = sys.modules.get("torch._dynamo.utils")
-    return bool(utils is not None and utils.counters["frames"].get("total", 0))
+    return utils is not None and any(utils.counters.values())    # which of them count depends on how it was called
 
 
 class AfterTorch(importlib.abc.MetaPathFinder):
