@@ -202,7 +202,7 @@ def mirrored(change: Change) -> tuple[object, ...]:
 
 
 @settings(deadline=None, max_examples=60)
-@given(traces(), traces(), traces())
+@given(traces(), traces(devices=2), traces())
 def test_differences_are_antisymmetric_and_add_up(
     tmp_path_factory: pytest.TempPathFactory, one: Kineto, two: Kineto, three: Kineto,
 ) -> None:

@@ -34,7 +34,9 @@ def kept(view: View) -> Kept:
         known = Steps(None, (), view.window_reason) if view.cpu_only else repetitions_on(view.trace, int(view.device))
         if not known.steps:
             return Kept((view.timeline.span,), 0, f"its whole span: {view.window_reason}", False)
-    windows = [step.window for step in known.steps if step.window is not None]
+    windows = [step.window for step in known.steps if step.window is not None and step.window[0] < step.window[1]]
+    if not windows:
+        return Kept((view.timeline.span,), 0, "its whole span: its steps hold nothing that lasts", False)
     if known.found:
         whole = windows if windows[-1][1] < view.timeline.span[1] else windows[:-1]   # else the last has no known pause
     else:
