@@ -55,7 +55,7 @@ def method(verdicts: Sequence[Verdict]) -> str | None:
 
 def behind(verdict: Verdict, *, of_all: str | None = None) -> list[str]:
     """What a verdict rests on; `of_all` is the method that was said already."""
-    more = [f"{verdict.more_runs} more runs of each side would tell"] if verdict.more_runs else []
+    more = [f"at least {verdict.more_runs} more runs of each side would be needed to tell"] if verdict.more_runs else []
     return [*([verdict.method] if verdict.method != of_all else []), *verdict.evidence, *more]
 
 
