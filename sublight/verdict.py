@@ -11,7 +11,7 @@ STATES = ("better", "same", "worse", "cannot tell")
 class Verdict:
     """change: B over A, as a share ("+0.05" is 5 % more), with an interval; positive is worse where `lower_is_better`.
 
-    more_runs: how many more of each side would tell, where it cannot tell; None where nobody can say.
+    more_runs: at least how many more of each side it takes to tell, where it cannot tell; None where nobody can say.
     """
 
     state: str                           # of STATES
