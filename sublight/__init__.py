@@ -16,7 +16,7 @@ _WHERE = {
     "Budget": "sublight.budget", "Part": "sublight.budget", "Communication": "sublight.budget",
     "Device": "sublight.device", "Finding": "sublight.finding", "Trace": "sublight.trace",
     "InputError": "sublight.errors",
-    "read": "sublight.observe.read", "read_all": "sublight.observe.read",
+    "record": "sublight.observe.recording", "read": "sublight.observe.read", "read_all": "sublight.observe.read",
 }
 
 if TYPE_CHECKING:
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from sublight.errors import InputError
     from sublight.finding import Finding
     from sublight.observe.read import read, read_all
+    from sublight.observe.recording import record
     from sublight.trace import Trace
 
-__all__ = ["Budget", "Communication", "Device", "Finding", "InputError", "Part", "Trace", "read", "read_all"]
+__all__ = ["Budget", "Communication", "Device", "Finding", "InputError", "Part", "Trace", "read", "read_all",
+           "record"]
 
 
 def __getattr__(name: str) -> Any:

@@ -117,6 +117,10 @@ def run(options: argparse.Namespace) -> int:
                 print_answer(found, output.console(file=file))
         return 0
     output.write_text(_text(found, options), options.output)
+    if options.format == "trace" and options.output is not None:
+        import sys
+
+        print(f"one {_step_name(found, options.step)} step: written to {options.output}", file=sys.stderr)
     return 0
 
 
@@ -144,10 +148,14 @@ def _trace(found: Answer, name: str | None, at: str) -> str:
     from sublight.predict.trace import trace
     from sublight.show.kineto import kineto
 
-    name = name or ("training" if "training" in found.steps else "decode")
-    if name not in found.steps:
-        raise InputError(f"--step {name}: this prediction has {', '.join(found.steps)}")
-    return "".join(kineto(trace(found.steps[name], found.where, at=at)))
+    shown = _step_name(found, name)
+    if shown not in found.steps:
+        raise InputError(f"--step {shown}: this prediction has {', '.join(found.steps)}")
+    return "".join(kineto(trace(found.steps[shown], found.where, at=at)))
+
+
+def _step_name(found: Answer, name: str | None) -> str:
+    return name or ("training" if "training" in found.steps else "decode")
 
 
 def asked(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Machine, tuple[str, ...]]:
