@@ -29,12 +29,14 @@ def without_tables(gpus: str, engine: str = "vllm"):
 
 
 @pytest.mark.parametrize("tables", [False, True])
-def test_twice_the_memory_rate_takes_a_third_of_a_decode_step(tables: bool) -> None:
-    """Qwen3-32B-FP8, tensor parallel 2, batch 64, H200, 1,024 in and out: the peers move by 1.3 %."""
+def test_twice_the_memory_rate_takes_a_quarter_to_a_third_of_a_decode_step(tables: bool) -> None:
+    """Qwen3-32B-FP8, tensor parallel 2, batch 64, H200, 1,024 in and out: the peers move by 1.3 %. Between H100 and
+    H200, which differ in the memory rate alone, its operators were measured to move by less than their bounds do
+    (bench/whatif_pairs.py)."""
     where = replace(machine("2xH200", "vllm"), tables=tables)
     step = (Batch(64, 1, 1024 + 512, decode=True),)
     seconds = [step_time(QWEN, step, Split(tp=2), w).seconds for w in (where, whatif(where, {"memory": 2.0}))]
-    assert -0.45 <= seconds[1] / seconds[0] - 1 <= -0.30
+    assert -0.45 <= seconds[1] / seconds[0] - 1 <= -0.25
 
 
 MODELS = ("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V3", "openai/gpt-oss-120b", "Qwen/Qwen3-235B-A22B")
@@ -66,6 +68,22 @@ def test_an_elasticity_is_what_a_small_change_of_the_rate_does(name: str, gpus: 
     assert measured == pytest.approx(-before.shares.get(rate, 0.0), abs=2e-3)
 
 
+@pytest.mark.parametrize(("name", "plan"), [
+    ("meta-llama/Llama-3.1-8B", Training(tp=2, dp=4)),
+    ("mistralai/Mixtral-8x7B-v0.1", Training(tp=2, dp=4, ep=4, recompute="full")),
+])
+def test_elasticities_of_training_are_slopes(name: str, plan: Training) -> None:
+    model, job, where = named(name), Job(4096, 32), without_tables("8xH100", "torch")
+    found = answer(model, plan, job, where)
+    shares = found.elasticity("training")
+    assert sum(shares.values()) == pytest.approx(-1, abs=0.01)
+    for rate, shown in (("tensor", "tensor rate"), ("nvlink", "NVLink"), ("memory", "HBM")):
+        other = answer(model, plan, job, where, faster={rate: 1.01}).whatif
+        assert other is not None
+        change = (other.value("step time") / found.estimate.value("step time") - 1) / 0.01
+        assert change == pytest.approx(shares[shown], abs=0.02)
+
+
 def test_the_usual_layout_is_the_smallest_that_holds_the_model() -> None:
     assert usual(named("meta-llama/Llama-3.1-8B"), machine("8xH100"), Serving()).tp == 1
     assert usual(named("meta-llama/Llama-3.1-70B"), machine("8xH100"), Serving()).tp == 4
@@ -89,8 +107,6 @@ def test_a_whatif_stands_beside_the_estimate_and_moves_it() -> None:
                    faster={"memory": 2.0})
     assert found.whatif is not None
     assert found.whatif.value("TPOT") < 0.9 * found.estimate.value("TPOT")
-    assert found.whatif_steps is not None
-    assert found.whatif_steps["decode"].seconds < found.steps["decode"].seconds
 
 
 @pytest.mark.parametrize("text", ["hbm", "hbm=0x", "hbm=-2", "rocket=2x", "hbm=nanx"])
@@ -174,7 +190,7 @@ def test_changes_of_a_training_step_have_its_exchanges_between_replicas(capsys: 
                       "8", "--gbs", "256", "--seq", "4096", "--no-tables"], capsys)
     changes = found["steps"]["training"]["elasticities"]
     assert changes["NIC"] < -0.01
-    assert sum(changes.values()) == pytest.approx(-1, abs=1e-9)
+    assert sum(changes.values()) == pytest.approx(-1, abs=2e-3)
 
 
 def test_a_launch_command_is_an_input(capsys: pytest.CaptureFixture[str]) -> None:

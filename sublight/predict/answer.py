@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import log
 
 from sublight.models import Model, Split
 from sublight.plan import Disaggregated, Job, Plan, Serving, Traffic, Training, Workload
 from sublight.predict.estimate import Estimate
-from sublight.predict.machine import Machine
+from sublight.predict.machine import RATES, Machine
 from sublight.predict.memory import Ledger
 from sublight.predict.step import StepTime
 
@@ -39,7 +40,6 @@ class Answer:
     memory: Mapping[str, Ledger]         # by role ("GPU", "prefill", "decode", "stage 0" …)
     faster: Mapping[str, float] = field(default_factory=dict)        # of the what-if: rate -> factor
     whatif: Estimate | None = None       # the estimate with those rates
-    whatif_steps: Mapping[str, StepTime] | None = None
     notes: tuple[str, ...] = ()
 
     def elasticity(self, step: str) -> dict[str, float]:
@@ -69,8 +69,7 @@ def answer(
     return Answer(
         model, plan, workload, where, estimate, typical_steps(model, plan, workload, where),
         _memory(model, plan, workload, where), dict(faster or {}),
-        None if other is None else _estimate(model, plan, workload, other),
-        None if other is None else typical_steps(model, plan, workload, other), notes,
+        None if other is None else _estimate(model, plan, workload, other), notes,
     )
 
 
@@ -79,11 +78,28 @@ def _estimate(model: Model, plan: Plan, workload: Workload, where: Machine) -> E
         assert isinstance(workload, Job)
         from sublight.predict import training
 
-        return training.estimate(model, plan, workload, where)
+        found = training.estimate(model, plan, workload, where)
+        return replace(found, shares=_slopes(model, plan, workload, where, found.value("step time")))
     assert isinstance(workload, Traffic)
     from sublight.predict import serving
 
     return serving.estimate(model, plan, workload, where)
+
+
+SMALL = 1.001                            # of a rate, for slopes
+
+
+def _slopes(model: Model, plan: Training, job: Job, where: Machine, seconds: float) -> dict[str, float]:
+    """-d ln time / d ln rate of a training step, rate by rate: what overlaps has no share of its own, so that shares of
+    its parts would not tell. They sum to 1, since all rates together scale the step."""
+    from sublight.predict import training
+
+    out = {}
+    for rate in RATES:
+        other = replace(where, faster={**where.faster, rate: where.factor(rate) * SMALL})
+        after = training.estimate(model, plan, job, other).value("step time")
+        out[rate] = max(0.0, log(seconds / after) / log(SMALL))
+    return out
 
 
 def _memory(model: Model, plan: Plan, workload: Workload, where: Machine) -> dict[str, Ledger]:
