@@ -54,7 +54,7 @@ def facts() -> dict[str, Any]:
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
-    """"0.10.2rc1" -> (0, 10, 2). None is later than any."""
+    """"0.10.2rc1" -> (0, 10, 2). None, and a version without numbers ("nightly-…"), is later than any."""
     if version is None:
         return (10**6,)
     out: list[int] = []
@@ -63,7 +63,7 @@ def numbers(version: str | None) -> tuple[int, ...]:
         if not digits:
             break
         out.append(int(digits))
-    return tuple(out)
+    return tuple(out) or (10**6,)
 
 
 def usable(where: Machine) -> int:
@@ -237,7 +237,7 @@ def _runtime(constants: Mapping[str, Any], split: Split) -> int:
 
 
 def _of_version(rows: list[dict[str, Any]], version: str | None) -> dict[str, Any]:
-    return [row for row in rows if numbers(row["from"]) <= numbers(version)][-1]
+    return ([row for row in rows if numbers(row["from"]) <= numbers(version)] or rows[:1])[-1]
 
 
 def _weights(model: Model, plan: Serving, where: Machine, split: Split) -> dict[str, int]:

@@ -16,8 +16,8 @@ from sublight.plan import Disaggregated
 from sublight.predict.machine import Machine
 from sublight.predict.serving.arrivals import Request
 from sublight.predict.serving.host import Rules
-from sublight.predict.serving.loop import Run
-from sublight.predict.serving.pace import Pace, split
+from sublight.predict.serving.loop import SEQUENCES, TOKENS, Run
+from sublight.predict.serving.pace import Pace, Piece, split
 
 TRANSFER_SHARE = 0.5                     # of a link's rate that a transfer of cache reaches: judgement
 TRANSFER_SECONDS = 2e-3                  # to announce one: judgement
@@ -59,6 +59,9 @@ class _Halves:
         self.prefilling: list[tuple[float, int, list[tuple[int, float]]]] = []
         self.running: list[tuple[float, int, float, float]] = []
         self.cached = 0.0
+        self.waits = {SEQUENCES: 0.0, TOKENS: 0.0}               # seconds of all that wait for room to decode
+        self.lacks = ""
+        self.behind = 0
         self.ttft: list[float] = []
         self.tpot: list[float] = []
         self.latency: list[float] = []
@@ -71,29 +74,36 @@ class _Halves:
             self.waiting.append((self.next, self.now))
             self.next += 1
 
+    def new(self, index: int) -> int:
+        """Tokens of a prompt that the prefix cache of the prefill workers does not hold."""
+        return self.load[index].isl - self.load[index].hit
+
     def start(self) -> None:
         """Free prefill workers take what waits."""
         halves = self.halves
         while self.waiting and len(self.prefilling) < halves.prefill_workers:
             budget = halves.prefill_rules.token_budget * halves.prefill.dp
             batch: list[tuple[int, float]] = []
-            while self.waiting and (not batch or budget >= self.load[self.waiting[0][0]].isl):
+            while self.waiting and (not batch or budget >= self.new(self.waiting[0][0])):
                 index, arrival = self.waiting.popleft()
-                budget -= self.load[index].isl
+                budget -= self.new(index)
                 batch.append((index, arrival))
-            seconds = prompt_seconds(halves.prefill, halves.prefill_rules, [self.load[i].isl for i, _ in batch])
+            pieces = [(self.new(i), self.load[i].hit) for i, _ in batch]
+            seconds = prompt_seconds(halves.prefill, halves.prefill_rules, pieces)
             self.batches += 1
             heappush(self.prefilling, (self.now + seconds, self.batches, batch))
 
     def enter(self) -> None:
         """What was prefilled starts to decode where there is room."""
-        halves = self.halves
+        halves, self.lacks = self.halves, ""
         while self.arriving:
             index, first = self.arriving[0]
             most = halves.decode_rules.max_sequences * halves.decode.dp * halves.decode_workers
             room = halves.room * halves.decode_workers
-            if self.running and (len(self.running) >= most or self.cached + self.load[index].isl > room):
+            crowded = len(self.running) >= most
+            if self.running and (crowded or self.cached + self.load[index].isl > room):
                 self.full += 1
+                self.lacks = SEQUENCES if crowded else TOKENS
                 return
             self.arriving.popleft()
             request = self.load[index]
@@ -108,6 +118,7 @@ class _Halves:
 
     def forward(self) -> None:
         """To the next event: a prefill is done, or a sequence is."""
+        before = self.now
         upcoming = self.prefilling[0][0] if self.prefilling else None
         if self.users is None and self.next < len(self.load):
             arrival = self.load[self.next].arrival or 0.0
@@ -125,6 +136,8 @@ class _Halves:
             self.now = ended
         elif upcoming is not None:
             self.now = max(self.now, upcoming)
+        if self.lacks:
+            self.waits[self.lacks] += (self.now - before) * len(self.arriving)
         self.settle()
 
     def settle(self) -> None:
@@ -147,15 +160,19 @@ class _Halves:
         while self.users is None and self.next < len(self.load) and (self.load[self.next].arrival or 0.0) <= self.now:
             self.waiting.append((self.next, self.load[self.next].arrival or 0.0))
             self.next += 1
+            if self.next == len(self.load):
+                self.behind = len(self.waiting) + len(self.arriving) - 1
 
 
-def prompt_seconds(steps: Pace, limits: Rules, lengths: Sequence[int]) -> float:
-    """One prefill worker's time for prompts that it takes at once: steps of its token budget."""
+def prompt_seconds(steps: Pace, limits: Rules, prompts: Sequence[Piece]) -> float:
+    """One prefill worker's time for prompts that it takes at once (each: new tokens, cached ones): steps of its token
+    budget. Where they are more than that, it is one prompt."""
     budget = limits.token_budget * steps.dp
-    total = sum(lengths)
+    total = sum(new for new, _ in prompts)
     if total <= budget or not limits.chunked:
-        return steps.mixed(0, 0.0, [(length, 0) for length in lengths], len(lengths))
-    return sum(steps.mixed(0, 0.0, [(min(budget, total - done), done)], 1) for done in range(0, total, budget))
+        return steps.mixed(0, 0.0, prompts, len(prompts))
+    hit = prompts[0][1]
+    return sum(steps.mixed(0, 0.0, [(min(budget, total - done), hit + done)], 1) for done in range(0, total, budget))
 
 
 def simulate_halves(halves: Halves, load: Sequence[Request], *, users: int | None, accepted: float = 1.0) -> Run:
@@ -168,8 +185,11 @@ def simulate_halves(halves: Halves, load: Sequence[Request], *, users: int | Non
         state.enter()
         state.forward()
     whole = state.decode_seconds or 1.0
+    to_decode = sum(state.ttft) + sum(state.waits.values()) or 1.0        # until a request starts to decode
     return Run(
         ttft=tuple(state.ttft), tpot=tuple(state.tpot), latency=tuple(state.latency), gaps=tuple(state.gaps),
         seconds=state.now, tokens=state.tokens, decode_seconds=state.decode_seconds, busy=state.weighted_b / whole,
         length=state.weighted_length / whole, full=state.full, preempted=0,
+        completed=len(state.latency), behind=state.behind,
+        waits={cause: seconds / to_decode for cause, seconds in state.waits.items()},
     )

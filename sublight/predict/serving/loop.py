@@ -5,14 +5,16 @@ jumped over.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil
 
 from sublight.predict.serving.arrivals import Request
 from sublight.predict.serving.host import Rules
 from sublight.predict.serving.pace import Pace, Piece
+
+SEQUENCES, TOKENS = "max sequences", "KV capacity"       # what a prompt waits for, where there is no room for it
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,14 @@ class Run:
     length: float                        # mean cached tokens of a decoding sequence
     full: int                            # times that the cache was full, or so many sequences ran, that a prompt waited
     preempted: int
+    waits: Mapping[str, float] = field(default_factory=dict)     # shares of all TTFT spent waiting for room, by cause
+    behind: int = 0                      # requests that waited when the last one came
+    completed: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Requests completed a second, from the first to come to the last to leave."""
+        return self.completed / self.seconds if self.seconds > 0 else 0.0
 
 
 class _Engine:
@@ -50,6 +60,10 @@ class _Engine:
         self.latency: list[float] = []
         self.gaps: list[tuple[float, int]] = []
         self.tokens = self.full = self.preempted = 0
+        self.waits = {SEQUENCES: 0.0, TOKENS: 0.0}               # seconds of all that waited for room
+        self.lacks = ""                                          # what the first one that waits lacks
+        self.behind = 0
+        self.late: list[tuple[float, int]] = []                  # how long so many stand since their last token
         self.held = 0                                            # steps that prompts have waited for company
         self.decode_seconds = self.weight = self.weighted_b = self.weighted_length = 0.0
 
@@ -67,6 +81,8 @@ class _Engine:
                 break
             self.inbox.append((self.next, arrival))
             self.next += 1
+            if self.next == len(self.pending):
+                self.behind = len(self.waiting) + len(self.inbox) - 1
         if self.inbox and (self.steps % self.rules.poll_steps == 0 or not (self.running or self.partial)):
             self.waiting.extend(self.inbox)
             self.inbox.clear()
@@ -92,6 +108,7 @@ class _Engine:
 
     def admit(self) -> tuple[list[tuple[int, float, int]], list[Piece]]:
         """Prompts of the next step, each with tokens that are cached after it, and their pieces."""
+        self.lacks = ""
         if self.patience():
             return [], []
         self.held = 0
@@ -109,8 +126,10 @@ class _Engine:
             index, arrival = self.waiting[0]
             request, need = self.pending[index], self.set_aside(index)
             new = request.isl - request.hit
-            if busy and (busy >= self.rules.max_sequences * dp or self.reserved + need > self.kv_tokens):
+            crowded = busy >= self.rules.max_sequences * dp
+            if busy and (crowded or self.reserved + need > self.kv_tokens):
                 self.full += 1
+                self.lacks = SEQUENCES if crowded else TOKENS
                 break
             if new > budget and pieces and not self.rules.chunked:
                 break
@@ -134,7 +153,8 @@ class _Engine:
             self.gaps.append((seconds, b))
             self.advance(1, b)
         elif self.running:               # they stand while prompts are prefilled: their next token is late
-            self.gaps.append((seconds, 0))
+            newer = len(self.running) - sum(count for _, count in self.late)
+            self.late = [(late + seconds, count) for late, count in [*self.late, (0.0, newer)] if count]
         self.partial = [entry for entry in chosen if entry[2] < self.pending[entry[0]].isl]
         for index, arrival in finished:
             request = self.pending[index]
@@ -164,7 +184,9 @@ class _Engine:
             steps = min(steps, max(1, ceil(until / seconds)))
         self.now += steps * seconds
         self.steps += steps
-        self.gaps.append((seconds, b * steps))
+        self.gaps += [(late + seconds, count) for late, count in self.late]
+        self.gaps.append((seconds, b * steps - sum(count for _, count in self.late)))
+        self.late = []
         self.decode_seconds += steps * seconds
         self.weight += steps
         self.weighted_b += steps * b
@@ -206,17 +228,21 @@ def simulate(
     while len(engine.latency) < len(load):
         engine.arrive()
         chosen, pieces = engine.admit()
+        before = engine.now
         if chosen:
             engine.prefill(chosen, pieces)
         elif engine.running:
             engine.decode()
         else:                            # nothing to do until the next request comes
             engine.now = max(engine.now, load[engine.next].arrival or 0.0)
+        if engine.lacks:
+            engine.waits[engine.lacks] += (engine.now - before) * len(engine.waiting)
     skip = users if users and not burst and len(load) > 2 * users else 0
     return Run(
         ttft=tuple(engine.ttft[skip:]), tpot=tuple(engine.tpot[skip:]), latency=tuple(engine.latency[skip:]),
         gaps=tuple(engine.gaps), seconds=engine.now, tokens=engine.tokens, decode_seconds=engine.decode_seconds,
         busy=engine.weighted_b / engine.weight if engine.weight else 0.0,
         length=engine.weighted_length / engine.weight if engine.weight else 0.0, full=engine.full,
-        preempted=engine.preempted,
+        preempted=engine.preempted, completed=len(engine.latency), behind=engine.behind,
+        waits={cause: seconds / (sum(engine.ttft) or 1.0) for cause, seconds in engine.waits.items()},
     )
