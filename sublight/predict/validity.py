@@ -15,7 +15,7 @@ from sublight.models import problems as indivisible
 from sublight.models.feedforward import Mixture
 from sublight.plan import Disaggregated, Job, Plan, Serving, Traffic, Training, Workload
 from sublight.predict.machine import Machine
-from sublight.predict.memory import ENGINES, GIB, Ledger, kv_tokens, serving_memory, splits
+from sublight.predict.memory import ENGINES, GIB, Ledger, facts, kv_tokens, serving_memory, splits
 from sublight.predict.training.memory import training_memory
 
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "dualpipe", "gpipe")
@@ -89,12 +89,14 @@ def _disaggregated(model: Model, plan: Disaggregated, where: Machine, traffic: T
     if plan.prefill.kv != plan.decode.kv:
         yield f"the cache is {plan.prefill.kv} in prefill and {plan.decode.kv} in decode: it cannot be handed over"
     for role, worker, osl in (("prefill", plan.prefill, 1), ("decode", plan.decode, traffic.osl)):
-        for text in _serving(model, worker, where, replace(traffic, osl=osl)):
+        for text in _serving(model, worker, where, replace(traffic, osl=osl), prefills=role == "prefill"):
             if "GPUs, the cluster has" not in text:
                 yield f"{role}: {text}"
 
 
-def _serving(model: Model, plan: Serving, where: Machine, traffic: Traffic) -> Iterator[str]:
+def _serving(
+    model: Model, plan: Serving, where: Machine, traffic: Traffic, *, prefills: bool = True,
+) -> Iterator[str]:
     if plan.engine not in ENGINES:
         yield f"engine '{plan.engine}' is not known; expected one of {', '.join(ENGINES)}"
         return
@@ -110,6 +112,8 @@ def _serving(model: Model, plan: Serving, where: Machine, traffic: Traffic) -> I
     yield from _engine(model, plan)
     yield from _formats(model, plan, where)
     yield from _length(model, plan, traffic)
+    if prefills:
+        yield from _budget(plan, traffic)
     if not apart:
         yield from _fits(model, plan, where, traffic)
 
@@ -171,6 +175,16 @@ def _length(model: Model, plan: Serving, traffic: Traffic) -> Iterator[str]:
         yield f"isl + osl = {whole:,} tokens are more than the plan's longest context, {plan.max_length:,}"
     if model.context is not None and max(whole, plan.max_length or 0) > model.context:
         yield f"{max(whole, plan.max_length or 0):,} tokens are more than the model's context, {model.context:,}"
+
+
+def _budget(plan: Serving, traffic: Traffic) -> Iterator[str]:
+    """TensorRT-LLM refuses a prompt of more than max_num_tokens where it may not cut it."""
+    if plan.engine != "trtllm" or plan.chunked_prefill:
+        return
+    budget = plan.token_budget or facts()["trtllm"]["tokens"]
+    if traffic.isl > budget:
+        yield (f"a prompt of {traffic.isl:,} tokens is more than a step takes, {budget:,}, and without chunked prefill "
+               "TensorRT-LLM refuses it: raise max_num_tokens, or set enable_chunked_prefill")
 
 
 def _fits(model: Model, plan: Serving, where: Machine, traffic: Traffic) -> Iterator[str]:

@@ -45,6 +45,7 @@ class Engine:
     rules: Rules
     host: Host
     sources: Mapping[str, str]
+    launch: float = 0.0                  # seconds of one kernel's launch, where no CUDA graph carries the step
 
 
 @cache
@@ -62,7 +63,8 @@ def engine(name: str) -> Engine:
     row = rows[name]
     rules = Rules(row["token_budget"], row["max_sequences"], row["memory_fraction"], row["reserve"], row["mixed"],
                   row["chunked"])
-    return Engine(name, rules, Host(row["host_step"], row["host_sequence"], row["host_prompt"]), dict(row["sources"]))
+    return Engine(name, rules, Host(row["host_step"], row["host_sequence"], row["host_prompt"]), dict(row["sources"]),
+                  row["launch"])
 
 
 def rules(plan: Serving) -> Rules:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from sublight.models import Model, Split
 from sublight.plan import Serving
 from sublight.predict.machine import Machine
-from sublight.predict.serving.host import Host
-from sublight.predict.serving.surface import Surface, surface
+from sublight.predict.serving.host import Host, engine
+from sublight.predict.serving.surface import Surface, kernels, surface
+from sublight.predict.step import StepTime
 
 Piece = tuple[int, int]                  # new tokens of a prompt in this step, and its tokens that are cached already
 
@@ -23,6 +24,7 @@ class Pace:
     rows: int                            # tokens of a sequence in a decode step: 1, and those that are verified
     host: Host
     level: float = 1.0                   # measured over predicted, of this engine on this device
+    launch: float = 0.0                  # seconds of a kernel's launch, where the host launches each; 0: CUDA graphs do
 
     @property
     def calls(self) -> int:
@@ -39,6 +41,8 @@ class Pace:
             if self.dp > 1:
                 experts = stage.linear(max(1.0, b / self.dp / len(self.stages)) * self.rows)[1]
             seconds = max(seconds, body + experts + head + stage.decode(each, length))
+            if self.launch:
+                seconds = max(seconds, stage.decode_calls * self.launch / self.level)
         return self.level * (len(self.stages) * seconds + self.host.step + self.host.sequence * here)
 
     def mixed(self, b: int, length: float, pieces: Sequence[Piece], finishing: int) -> float:
@@ -58,7 +62,8 @@ class Pace:
             experts = stage.linear(everyone)[1]
             head = stage.linear(max(1, here * self.rows + -(-finishing // self.dp)))[2]
             attention = sum(stage.prefill(n, context) for n, context in pieces) * share
-            seconds += body + experts + head + attention + (stage.decode(here, length) if b else 0.0)
+            device = body + experts + head + attention + (stage.decode(here, length) if b else 0.0)
+            seconds += max(device, stage.calls * self.launch / self.level) if self.launch else device
         return self.level * (seconds + self.host.step + self.host.prompt * ahead + self.host.sequence * here)
 
 
@@ -74,4 +79,15 @@ def pace(model: Model, plan: Serving, where: Machine, host: Host, *, level: floa
                    for stage in range(plan.pp))
     slower = 1 / where.factor("fixed")
     host = Host(host.step * slower, host.sequence * slower, host.prompt * slower)
-    return Pace(stages, plan.dp, 1 + plan.drafts, host, level)
+    return Pace(stages, plan.dp, 1 + plan.drafts, host, level, launch_seconds(plan, where))
+
+
+def launch_seconds(plan: Serving, where: Machine) -> float:
+    """Of each kernel, where the host launches them one by one; 0 with CUDA graphs."""
+    return 0.0 if plan.cuda_graphs else engine(plan.engine).launch / where.factor("fixed")
+
+
+def exposed(step: StepTime, plan: Serving, where: Machine) -> float:
+    """Seconds by which launching a step's kernels one by one takes longer than the device's work of it."""
+    calls = sum(row.count * kernels(row.op) for row in step.rows)
+    return max(0.0, calls * launch_seconds(plan, where) - sum(row.seconds for row in step.rows))

@@ -35,6 +35,11 @@ CALLS: dict[type[Op], int] = {Experts: 8, ScaledGemm: 2}
 ALSO_OF_ONE_BATCH = ("attention.kv_b", "attention.absorb_q", "attention.absorb_v")
 
 
+def kernels(op: Op) -> int:
+    """Kernels of an operator, about."""
+    return CALLS.get(type(op), 1)
+
+
 def of_one_batch(label: str, op: Op) -> bool:
     """Whether an operator runs for each batch of a step apart: everything else is done once for all of its tokens."""
     return isinstance(op, OF_ONE_BATCH) or label.removeprefix("draft.") in ALSO_OF_ONE_BATCH
@@ -66,7 +71,14 @@ class Surface:
         """Kernels that the host launches for a prompt, about: an operator is one, with a quantisation before it two, a
         mixture of experts eight (route, sort, quantise, two products, activation, combine, add)."""
         step = step_ops(self.model, (Batch(1, 512),), self.split)
-        return sum(count * CALLS.get(type(op), 1) for _, op, count in step)
+        return sum(count * kernels(op) for _, op, count in step)
+
+    @cached_property
+    def decode_calls(self) -> int:
+        """The same of a decode step, with its drafts."""
+        batch = (Batch(1, 1 + self.drafts, 512, decode=True),)
+        step = step_ops(self.model, batch, self.split, drafts=self.drafts)
+        return sum(count * kernels(op) for _, op, count in step)
 
     def linear(self, m: float) -> tuple[float, float, float]:
         """Seconds of the linear layers of m tokens (norms and collectives with them), of their experts, of the head."""

@@ -10,7 +10,7 @@ from sublight.predict.machine import Machine
 from sublight.predict.memory import kv_tokens
 from sublight.predict.serving.closed_form import closed_form
 from sublight.predict.serving.host import engine, rules
-from sublight.predict.serving.pace import pace, split
+from sublight.predict.serving.pace import exposed, pace, split
 from sublight.predict.step import StepTime, step_time
 
 
@@ -40,7 +40,7 @@ def _prefill(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> S
     new = max(1, traffic.isl - hit)
     tokens = min(new, limits.token_budget) if limits.chunked else new
     step = step_time(model, (Batch(1, tokens, hit),), split(plan), where)
-    return replace(step, host=(host.step + host.prompt) / where.factor("fixed"))
+    return replace(step, host=(host.step + host.prompt) / where.factor("fixed") + exposed(step, plan, where))
 
 
 def _decode(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> StepTime:
@@ -50,4 +50,5 @@ def _decode(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> St
     each = max(1, round(means.b / plan.dp))
     batch = Batch(each, 1 + plan.drafts, max(1, round(means.length)), decode=True)
     step = step_time(model, (batch,), split(plan), where, drafts=plan.drafts)
-    return replace(step, host=(host.step + host.sequence * each) / where.factor("fixed"))
+    return replace(step, host=(host.step + host.sequence * each) / where.factor("fixed")
+                   + exposed(step, plan, where))
