@@ -6,15 +6,18 @@
     memory                 weights of the used experts, and rows between the products as they pass through memory
     tensor                 products of whole tiles, no less than one expert's on its share of the SMs
 
-Constants: catalog/operators/experts.toml. Structure: predict.md, section 6.
+Constants, and tables that are rejected (doubtful.slow_format): catalog/operators/experts.toml, by bench/fit_experts.py.
+For a rejected table stand in other versions of the library, else the next library's table and constants of the format.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import ceil, exp, log
+from functools import cache, lru_cache
+from importlib import resources
+from math import ceil, exp, hypot, log
 
 from sublight.device import Limits, by_key
 from sublight.errors import InputError
@@ -23,7 +26,8 @@ from sublight.ops.moe import Experts, Mixture
 from sublight.ops.op import Op, matrix_unit
 from sublight.predict.machine import Machine
 from sublight.predict.operators import measured, silicon
-from sublight.predict.operators.fitted import Fitted, fitted, nearest
+from sublight.predict.operators.doubtful import MOST_STEPS
+from sublight.predict.operators.fitted import ANOTHER, LIBRARIES, Fitted, fitted, nearest, shipped
 from sublight.predict.operators.routing import Routing, Rows, rows
 from sublight.predict.operators.surface import Curve
 from sublight.predict.optime import OpTime, combined
@@ -136,23 +140,25 @@ def time(op: Op, where: Machine) -> OpTime:
     constants, near = ours
     x = load(op, where.device.limits, fall, whole.experts // whole.groups)
     fixed, parts = terms(constants.values, x)
-    least = _least(op, where.device.limits)
+    least = _least(op, where.device.limits, fall)
     ratio, spread, basis = 1.0, constants.spread, constants.basis
     if near is not None:
-        ratio, spread, basis = exp(near.curve.at(log(max(tokens, 1.0)))), near.spread, "table"
+        ratio, spread, basis = exp(near.curve.at(log(max(tokens, 1.0)))), near.spread, near.basis
+    ratio = max(ratio, least / seconds(constants.values, x))
     return combined(parts, where, fixed=fixed, p=constants.values["p"], ratio=ratio, spread=spread, basis=basis,
                     least=least)
 
 
-def _least(op: Experts, limits: Limits) -> float:
-    """The bound of the op's own rows and used experts (a test holds it to op.work(), which is slower to ask)."""
+def _least(op: Experts, limits: Limits, fall: Rows) -> float:
+    """The bound (a test holds it to op.work(), which is slower to ask) of the rows and used experts that the routing
+    gives, as the time has them: skewed tokens use fewer experts than op.experts_used, which says what even ones do."""
     peak, rate = _rates(op, limits)
     each = op.width * op.inner * (3 if op.gated else 2)
-    stored = op.experts_used * each
-    token = op.tokens * op.width * BYTES[op.tokens_form]
-    read = token + stored * BYTES[op.weights] + (stored // op.weight_block if op.weight_block else 0)
+    stored = fall.used * each
+    token = fall.rows / op.top_k * op.width * BYTES[op.tokens_form]
+    read = token + stored * BYTES[op.weights] + (stored / op.weight_block if op.weight_block else 0.0)
     charged = max(0.0, read - limits.l2_bytes) + max(0.0, token - limits.l2_bytes)
-    return max(2 * op.tokens * op.top_k * each / peak, charged / rate)
+    return max(2 * fall.rows * each / peak, charged / rate)
 
 
 def grouped(op: GroupedGemm, where: Machine) -> OpTime:
@@ -176,6 +182,7 @@ def grouped(op: GroupedGemm, where: Machine) -> OpTime:
 class Near:
     curve: Curve
     spread: float
+    basis: str = "table"                 # "transfer": of another library
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +214,40 @@ FARTHEST = 1.5                           # a curve beyond this says nothing: con
 
 
 def _ours(op: Experts, where: Machine, whole: Mixture, routing: Routing) -> tuple[Fitted, Near | None]:
-    constants = fitted("experts", kinds(op), where)
+    form = form_of(op)
+    other = stand_in(where.device.key, where.library, form)
+    constants = (nearest("experts", kinds(op), where.device, other) if other else fitted("experts", kinds(op), where))
     if constants is None:
         raise InputError("experts: catalog/operators/experts.toml has no constants; expected those of bench/"
                          "fit_experts.py")
+    if other:
+        constants = replace(constants, spread=hypot(constants.spread, ANOTHER), basis="transfer")
     if not where.tables or op.whole is None or not silicon.available():
         return constants, None
     column = routing if isinstance(routing, str) and routing.startswith("power_law") else "balanced"
-    shape = Shape(form_of(op), op.width, op.inner, whole.top_k, whole.experts, whole.groups, column)
-    return constants, _curve(where.device.key, where.library, where.version, shape, op.weight_block, where.experts)
+    shape = Shape(form, op.width, op.inner, whole.top_k, whole.experts, whole.groups, column)
+    library, version = (other, None) if other else (where.library, where.version)
+    near = _curve(where.device.key, library, version, shape, op.weight_block, where.experts)
+    if near and other:
+        near = replace(near, spread=hypot(near.spread, ANOTHER), basis="transfer")
+    return constants, near
+
+
+@cache
+def rejected() -> Mapping[tuple[str, str, str, str], str]:
+    """(device, library, version, format) of tables that are not used -> why."""
+    text = resources.files("sublight.catalog").joinpath("operators/experts.toml").read_text("utf-8")
+    return {(row["device"], row["library"], row["version"], row["kind"]): row["reason"]
+            for row in tomllib.loads(text).get("rejected", ())}
+
+
+@cache
+def stand_in(device: str, library: str, form: str) -> str | None:
+    """The library that stands in where all that was measured of a format is rejected; None where that is not so."""
+    if shipped("experts", device, library, form) or not any(
+            key[:2] == (device, library) and key[3] == form for key in rejected()):
+        return None
+    return next((other for other in LIBRARIES if shipped("experts", device, other, form)), None)
 
 
 @lru_cache(maxsize=1024)
@@ -252,7 +284,9 @@ def _nearest(
         for shape in curves:
             apart = wanted.apart(shape)
             if apart <= FARTHEST and (best is None or apart < best[0] - 1e-9):
-                best = apart, shape, curves[shape]
+                kept = possible(shape, curves[shape], device)
+                if len(kept) >= (1 - MOST_STEPS) * len(curves[shape]):
+                    best = apart, shape, kept
         if best and best[0] == 0.0:
             break
     return best
@@ -263,11 +297,15 @@ def all_curves(
     device: str, library: str, version: str | None, kernel: str | None = None,
     only: tuple[tuple[str, object], ...] = (),
 ) -> tuple[Mapping[Shape, Mapping[float, float]], ...]:
-    """Of each version: shape -> tokens -> seconds. Of several kernels that were measured for a shape the fastest
-    stands, at each number of tokens: that is what recipes and tuners choose (TensorRT-LLM, nvfp4 on B200: CUTLASS takes
-    three times what trtllm-gen takes)."""
-    return tuple(curves_of(table, KERNELS[kernel] if kernel else ())
-                 for table in measured.tables(device, "moe", library, "moe_perf", version, KEYS, only))
+    """Of each version: shape -> tokens -> seconds, less what is rejected. Of several kernels that were measured for a
+    shape the fastest stands, at each number of tokens: that is what recipes and tuners choose (TensorRT-LLM, nvfp4 on
+    B200: CUTLASS takes three times what trtllm-gen takes)."""
+    def good(table: measured.Table) -> dict[Shape, dict[float, float]]:
+        curves = curves_of(table, KERNELS[kernel] if kernel else ())
+        return {shape: points for shape, points in curves.items()
+                if (device, library, table.version, shape.form) not in rejected()}
+
+    return tuple(good(table) for table in measured.tables(device, "moe", library, "moe_perf", version, KEYS, only))
 
 
 # Kernels of experts that an engine can be told to run, by what the tables' kernel_source calls them.
@@ -322,3 +360,15 @@ def model(shape: Shape, tokens: float, device: str, library: str, block: int | N
     op = op if block is None else replace(op, weight_block=block)
     fall = rows(tokens, shape.top_k, shape.experts, shape.groups, shape.routing)
     return seconds(c.values, load(op, of.limits, fall, shape.experts // shape.groups))
+
+
+def possible(shape: Shape, points: Mapping[float, float], device: str) -> dict[float, float]:
+    """Less those that are faster than the bound: they did not do what their name says (layers without a gate under
+    their gated name, vLLM's and SGLang's of 512 experts; draws that left experts out)."""
+    op, limits, kept = as_op(shape, 1), by_key(device).limits, {}
+    assert op is not None
+    for tokens, value in points.items():
+        fall = rows(tokens, shape.top_k, shape.experts, shape.groups, shape.routing)
+        if value >= _least(op, limits, fall):
+            kept[tokens] = value
+    return kept

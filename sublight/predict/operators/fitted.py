@@ -66,6 +66,11 @@ def nearest(
     return Fitted(values, spread, "constants" if own else "transfer", there, whose, kind)
 
 
+def shipped(family: str, device: str, library: str, kind: str) -> bool:
+    """Are there constants of exactly this table?"""
+    return any(key == (device, library, kind) for key, _ in _rows(family))
+
+
 def _added(there: Device, device: Device) -> tuple[float, ...]:
     if there.key == device.key:
         return ()

@@ -34,6 +34,7 @@ class Near:
 class Table:
     columns: Mapping[str, Any]
     groups: Mapping[tuple[Any, ...], Any]                # values of the key columns -> indices of rows
+    version: str = ""                                    # of the library
 
     def points(self, rows: Any, b: str, x: str) -> dict[tuple[float, float], float]:
         """(b, x) -> seconds. Where several kernels were measured, the fastest: engines choose."""
@@ -77,7 +78,7 @@ def _table(
         return None
     rows = len(columns["latency"])
     columns = {**{key: np.full(rows, value) for key, value in ABSENT.items() if key in keys}, **columns}
-    return Table(columns, dict(groups(columns, keys)))
+    return Table(columns, dict(groups(columns, keys)), version)
 
 
 def near(
