@@ -161,9 +161,9 @@ def main() -> None:
     every: dict[tuple[str, str], list[fitting.Row]] = {}
     devices = given.device or list(silicon.SYSTEMS)
     if given.vet:
-        found = [row for device in devices for row in vet(device)]
+        gone = [row for device in devices for row in vet(device)]
         if given.write and not given.device:
-            write(report, found)
+            write(report, gone)
         return
     for device in devices:
         for library in given.library or silicon.BACKENDS:
