@@ -72,9 +72,6 @@ def from_command(options: argparse.Namespace) -> tuple[Model, Plan, Workload, Ma
             notes += ("without experts, data parallel ranks are replicas",)
         plan, more = with_acceptance(plan) if options.acceptance is None else (plan, ())
         plan, notes = filled(plan, model, where), (*notes, *more)
-        if not plan.cuda_graphs:
-            notes += ("without CUDA graphs the host launches every kernel of a decode step: that is not counted, and "
-                      "small batches are slower than this",)
     return model, plan, workload, where, notes
 
 

@@ -14,6 +14,7 @@ from sublight.predict.estimate import Estimate
 from sublight.predict.machine import Machine
 
 MOST_CONCURRENCY = 4096                  # requests at once of one instance that are tried
+ROOM = ("KV capacity", "max sequences")   # limiters of a run whose requests wait for room
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,12 @@ class Slo:
 
     def keeps(self, estimate: Estimate) -> bool:
         return ((self.ttft is None or estimate.value("TTFT") <= self.ttft)
-                and (self.tpot is None or estimate.value("TPOT") <= self.tpot))
+                and (self.tpot is None or "TPOT" not in estimate.results or estimate.value("TPOT") <= self.tpot))
 
     def surely(self, estimate: Estimate) -> bool:
         """The upper ends of the 80 % intervals keep it too."""
-        return all(limit is None or (estimate.results[name].high or estimate.value(name)) <= limit
+        return all(limit is None or name not in estimate.results
+                   or (estimate.results[name].high or estimate.value(name)) <= limit
                    for name, limit in (("TTFT", self.ttft), ("TPOT", self.tpot)))
 
 
@@ -70,7 +72,8 @@ class Candidate:
 
     @property
     def per_user(self) -> float:
-        return self.estimate.value("tokens/s/user")
+        """0 where answers are of one token: then there is no rate."""
+        return self.estimate.value("tokens/s/user") if "tokens/s/user" in self.estimate.results else 0.0
 
 
 def candidates(
@@ -115,7 +118,7 @@ def _loads(model: Model, plan: Serving, traffic: Traffic, where: Machine, limits
         found = _at_load(model, plan, traffic, where, load, limits)
         if not limits.keeps(found.estimate):
             break
-        if out and found.estimate.limiter == "KV capacity":
+        if out and found.estimate.limiter in ROOM:
             break                        # more requests only wait: throughput stays, and the first token comes later
         out.append(found)
         stale = 0 if found.per_gpu > 1.02 * best else stale + 1
@@ -127,7 +130,7 @@ def _loads(model: Model, plan: Serving, traffic: Traffic, where: Machine, limits
     low = load // 2
     for step in (load // 4, load // 8, load // 16) if out else ():
         found = _at_load(model, plan, traffic, where, low + step, limits)
-        if step and limits.keeps(found.estimate) and found.estimate.limiter != "KV capacity":
+        if step and limits.keeps(found.estimate) and found.estimate.limiter not in ROOM:
             out.append(found)
             low += step
     return out

@@ -63,10 +63,12 @@ def solve(case: Case) -> dict[str, Any]:
     return row | {
         "tp": best.plan.tp, "pp": best.plan.pp, "dp": best.plan.dp, "ep": best.plan.ep, "replicas": best.plan.replicas,
         "concurrency": best.concurrency, "ttft_s": f"{best.estimate.value('TTFT'):.6g}",
-        "tpot_s": f"{best.estimate.value('TPOT'):.6g}", "tokens_per_s_per_gpu": f"{best.per_gpu:.6g}",
+        "tpot_s": f"{best.estimate.value('TPOT'):.6g}" if "TPOT" in best.estimate.results else "",
+        "tokens_per_s_per_gpu": f"{best.per_gpu:.6g}",
         "low": f"{rate.low:.6g}" if rate.low is not None else "",
         "high": f"{rate.high:.6g}" if rate.high is not None else "",
-        "tokens_per_s_per_user": f"{best.per_user:.6g}", "limiter": limiter_words(best.estimate.limiter),
+        "tokens_per_s_per_user": f"{best.per_user:.6g}" if best.per_user else "",
+        "limiter": limiter_words(best.estimate.limiter),
     }
 
 

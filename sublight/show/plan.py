@@ -78,8 +78,9 @@ def ranked(plans: Plans, top: int) -> Table:
 def _figures(c: Candidate) -> tuple[str, ...]:
     rate = c.estimate.results["tokens/s/GPU"]
     low_high = interval(rate).replace(" tokens/s", "")
-    return (f"{c.per_gpu:,.0f}", low_high, f"{c.per_user:.1f}", seconds(c.estimate.value("TTFT")),
-            seconds(c.estimate.value("TPOT")))
+    after = c.per_user > 0               # else answers are of one token
+    return (f"{c.per_gpu:,.0f}", low_high, f"{c.per_user:.1f}" if after else "–",
+            seconds(c.estimate.value("TTFT")), seconds(c.estimate.value("TPOT")) if after else "–")
 
 
 def _ranked_training(plans: TrainingPlans, top: int) -> Table:

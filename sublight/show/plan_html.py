@@ -38,7 +38,7 @@ def html(plans: Plans, top: int) -> str:
 
 def _scatter(found: Sequence[Candidate]) -> str:
     engines = list(dict.fromkeys(c.where.library for c in found))
-    far, high = max(c.per_user for c in found), max(c.per_gpu for c in found)
+    far, high = max(c.per_user for c in found) or 1.0, max(c.per_gpu for c in found)
 
     def at(c: Candidate) -> tuple[float, float]:
         return (LEFT + (WIDTH - LEFT - 20) * c.per_user / far, 10 + (HEIGHT - BOTTOM - 10) * (1 - c.per_gpu / high))

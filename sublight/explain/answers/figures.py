@@ -79,8 +79,10 @@ def _served(case: Case, plan: Serving, model: Model, where: Machine) -> Judged:
     now = moment(case.log, plan, model, where)
     if isinstance(case.load, Traffic) and (case.table or now is None):
         for name in SHOWN:
-            own = found.results["tokens/s/GPU" if name == "tokens/s" else name]
-            if name in RATES and queued(case.load, plan, found):
+            own = found.results.get("tokens/s/GPU" if name == "tokens/s" else name)
+            if own is None:              # answers of one token have no TPOT
+                continue
+            if name in RATES and "TPOT" in found.results and queued(case.load, plan, found):
                 own = by_token(own, found.results["TPOT"])
             scale = plan.gpus if name == "tokens/s" else 1
             rows.append(_row(name, own, reported.get(name), scale))
@@ -103,7 +105,7 @@ def estimated(model: Model, plan: Serving, load: Traffic, where: Machine) -> Est
 def queued(load: Traffic, plan: Serving, found: Estimate) -> bool:
     """More is asked than runs at once."""
     limit = (plan.max_sequences or rules(plan).max_sequences) * plan.dp * plan.replicas
-    return found.limiter == "KV capacity" or (load.concurrency or 0) > limit
+    return found.limiter in ("KV capacity", "max sequences") or (load.concurrency or 0) > limit
 
 
 def by_token(rate: Result, token: Result) -> Result:

@@ -83,7 +83,8 @@ def judged(model: Model, plan: Serving, load: Traffic, where: Machine) -> Choice
         full = found if plan.replicas == 1 else estimated(model, plan, more, where)
     except InputError:
         return None
-    return Choice(plan, found.value("tokens/s/GPU") * plan.gpus, found.value("TPOT"), found.value("TTFT"),
+    token = found.value("TPOT") if "TPOT" in found.results else 0.0
+    return Choice(plan, found.value("tokens/s/GPU") * plan.gpus, token, found.value("TTFT"),
                   full.value("tokens/s/GPU") * plan.gpus)
 
 

@@ -24,17 +24,19 @@ def typical_steps(
     """
     if isinstance(plan, Disaggregated):
         one = replace(traffic, concurrency=_at_once(traffic, plan.decode_workers * plan.decode.replicas))
-        return {"prefill": _prefill(model, plan.prefill, traffic, where),
+        return {"prefill": prompt_step(model, plan.prefill, traffic, where),
                 "decode": _decode(model, plan.decode, one, where)}
-    one = replace(traffic, concurrency=_at_once(traffic, plan.replicas)) if traffic.concurrency else traffic
-    return {"prefill": _prefill(model, plan, traffic, where), "decode": _decode(model, plan, one, where)}
+    one = (replace(traffic, rate=traffic.rate / plan.replicas) if traffic.rate is not None
+           else replace(traffic, concurrency=_at_once(traffic, plan.replicas)))
+    return {"prefill": prompt_step(model, plan, traffic, where), "decode": _decode(model, plan, one, where)}
 
 
 def _at_once(traffic: Traffic, workers: int) -> int:
     return max(1, -(-(traffic.concurrency or 1) // workers))
 
 
-def _prefill(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> StepTime:
+def prompt_step(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> StepTime:
+    """The prefill of one prompt, or of as much of it as a step takes."""
     limits, host = rules(plan), engine(plan.engine).host
     hit = int(traffic.isl * traffic.prefix_hit)
     new = max(1, traffic.isl - hit)
