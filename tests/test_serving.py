@@ -19,6 +19,7 @@ from sublight.predict.serving.family import family
 from sublight.predict.serving.host import Host, Rules, engine, rules
 from sublight.predict.serving.loop import Run, simulate
 from sublight.predict.serving.pace import Pace, Piece, pace
+from sublight.predict.serving.typical import typical_steps
 
 LLAMA = named("meta-llama/Llama-3.1-8B")
 H200 = machine("8xH200", "vllm")
@@ -251,3 +252,96 @@ def test_prompts_wait_for_company_where_the_engine_is_told_so() -> None:
     plain = Rules(1000, 1024, 0.9, 1.0, mixed=True, chunked=True)
     late = (sum(run(load, waiting, users=4).ttft) - sum(run(load, plain, users=4).ttft)) / len(load)
     assert 0.4 * 20 * 0.010 < late < 20 * 0.010                  # as good as alone, and company comes earlier
+
+
+H100 = machine("1xH100", "vllm")
+
+
+@pytest.mark.parametrize("by_steps", [True, False])
+def test_a_rate_above_what_the_engine_completes_is_not_reported_as_throughput(by_steps: bool) -> None:
+    far = serving.estimate(LLAMA, Serving(), Traffic(4096, 512, rate=200.0), H100, simulate=by_steps)
+    assert 4 < far.value("requests/s") < 5.5
+    assert any("queue grows without end" in note for note in far.notes)
+    assert far.value("TTFT") > 100                   # half of 2,000 requests at 4.6 a second
+    assert far.limiter == "KV capacity"
+    near = serving.estimate(LLAMA, Serving(), Traffic(4096, 512, rate=2.0), H100, simulate=by_steps)
+    assert near.value("requests/s") == 2.0 == near.results["requests/s"].high
+    assert near.notes == ()
+
+
+def test_users_above_what_fits_do_not_raise_throughput() -> None:
+    full = serving.estimate(LLAMA, Serving(), Traffic(4096, 512, concurrency=1024), H100)
+    quick = serving.estimate(LLAMA, Serving(), Traffic(4096, 512, concurrency=1024), H100, simulate=False)
+    assert full.limiter == quick.limiter == "KV capacity"
+    assert full.value("requests/s") == pytest.approx(quick.value("requests/s"), rel=0.05)
+
+
+@pytest.mark.parametrize("by_steps", [True, False])
+def test_what_prompts_wait_for_is_told_apart(by_steps: bool) -> None:
+    few = serving.estimate(LLAMA, Serving(max_sequences=16), Traffic(1024, 512, concurrency=64), H100,
+                           simulate=by_steps)
+    assert few.limiter == "max sequences"
+    prompts = serving.estimate(LLAMA, Serving(), Traffic(8192, 16, concurrency=64), H100, simulate=by_steps)
+    assert prompts.limiter == "tensor"               # nearly all of the time is prefill
+    assert prompts.shares["tensor"] > 0.7
+    assert sum(prompts.shares.values()) == pytest.approx(1)
+
+
+def test_waiting_is_counted_in_seconds() -> None:
+    full = run([Request(None, 100, 101)] * 4, users=4, kv=2 * 201)
+    assert full.waits["max sequences"] == 0
+    assert full.waits["KV capacity"] == pytest.approx(1 - 4 * (0.010 + 0.02) / sum(full.ttft), abs=0.05)
+
+
+def test_replicas_have_the_interval_of_what_each_of_them_sees() -> None:
+    where = machine("8xH100", "vllm")
+    one = serving.estimate(LLAMA, Serving(), Traffic(1024, 512, concurrency=8), where, simulate=False)
+    eight = serving.estimate(LLAMA, Serving(replicas=8), Traffic(1024, 512, concurrency=64), where, simulate=False)
+    assert eight.results["TPOT"] == one.results["TPOT"]
+
+
+def test_without_graphs_a_step_takes_its_launches() -> None:
+    small, where = named("Qwen/Qwen3-0.6B"), machine("1xH100", "vllm")
+    traffic = Traffic(256, 64, concurrency=1)
+    graphs = serving.estimate(small, Serving(), traffic, where)
+    eager = serving.estimate(small, Serving(cuda_graphs=False), traffic, where)
+    calls = pace(small, Serving(), where, engine("vllm").host).stages[0].decode_calls
+    assert eager.value("TPOT") >= calls * engine("vllm").launch > graphs.value("TPOT")
+    assert eager.limiter == "fixed"
+    assert any("without CUDA graphs" in note for note in eager.notes)
+    step = typical_steps(small, Serving(cuda_graphs=False), traffic, where)["decode"]
+    assert step.seconds >= calls * engine("vllm").launch
+
+
+def test_answers_of_one_token_have_no_time_a_token() -> None:
+    for by_steps in (True, False):
+        made = serving.estimate(LLAMA, Serving(), Traffic(8192, 1, concurrency=8), H100, simulate=by_steps)
+        assert set(made.results) == {"TTFT", "latency", "requests/s", "tokens/s/GPU"}
+        assert made.value("requests/s") == pytest.approx(8 / made.value("TTFT"))
+
+
+def test_gaps_with_drafts_are_longer_than_the_time_a_token() -> None:
+    model, where = named("deepseek-ai/DeepSeek-R1"), machine("8xH200", "sglang")
+    made = serving.estimate(model, Serving("sglang", tp=8, drafts=1, acceptance=0.85), Traffic(1024, 512,
+                            concurrency=8), where)
+    assert made.value("ITL") == pytest.approx(1.85 * made.value("TPOT"), rel=0.03)
+
+
+def test_a_token_after_other_prompts_is_late() -> None:
+    load = [Request(0.0, 100, 50), Request(0.1, 8000, 2)]        # the first stands while the second is prefilled
+    apart = run(load, Rules(8000, 1024, 0.9, 1.0, mixed=False, chunked=True))
+    assert max(seconds for seconds, _ in apart.gaps) > 0.8
+    assert sum(count for _, count in apart.gaps) == 50
+
+
+def test_the_prefix_cache_counts_where_prefill_is_apart() -> None:
+    plan, where = Disaggregated(Serving(), Serving()), machine("2xH100", "vllm")
+    cold, warm = (serving.estimate(LLAMA, plan, Traffic(4096, 64, concurrency=16, prefix_hit=hit), where)
+                  for hit in (0.0, 0.75))
+    assert warm.value("TTFT") < 0.7 * cold.value("TTFT")
+
+
+def test_settings_that_change_nothing_are_said() -> None:
+    plan = Serving(two_batch_overlap=True, attention_kind="FLASHINFER")
+    notes = serving.estimate(LLAMA, plan, Traffic(128, 16, concurrency=1), H100).notes
+    assert notes == ("two batch overlap is not modelled", "attention kind (FLASHINFER) is not modelled")

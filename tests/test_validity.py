@@ -143,3 +143,18 @@ def test_a_smaller_format_makes_it_fit() -> None:
     assert found(recast(model, attention="fp8", mlp="fp8"), Serving(), "1xH200") == ()
     int4 = recast(model, attention="w4a16_int4_g128", mlp="w4a16_int4_g128")
     assert found(int4, Serving(), "1xH100") == ()
+
+
+def test_tensorrt_llm_refuses_prompts_above_its_budget_without_chunked_prefill() -> None:
+    long = Traffic(16_384, 256, concurrency=4)
+    whole = Serving("trtllm", chunked_prefill=False)
+    said = found(LLAMA, whole, "1xH200", long)
+    assert any("more than a step takes, 8,192" in text for text in said), said
+    assert found(LLAMA, replace(whole, token_budget=16_384), "1xH200", long) == ()
+    apart = Disaggregated(Serving("trtllm"), whole)
+    assert not any("more than a step takes" in text for text in found(LLAMA, apart, "2xH200", long))
+
+
+def test_versions_without_numbers_are_the_newest() -> None:
+    for engine in ("vllm", "sglang", "trtllm"):
+        assert found(LLAMA, Serving(engine, version="nightly-2026"), "1xH200") == ()
