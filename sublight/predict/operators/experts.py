@@ -363,7 +363,7 @@ def model(shape: Shape, tokens: float, device: str, library: str, block: int | N
 
 
 def possible(shape: Shape, points: Mapping[float, float], device: str) -> dict[float, float]:
-    """Less those that are faster than the bound: they did not do what their name says (likely layers without a gate under
+    """Less those faster than the bound: they did not do what their name says (likely layers without a gate under
     their gated name, vLLM's and SGLang's of 512 experts; draws that left experts out)."""
     op, limits, kept = as_op(shape, 1), by_key(device).limits, {}
     assert op is not None
