@@ -101,8 +101,8 @@ def pareto(plans: ServingPlans) -> Table:
     """The front, from the fastest user to the most tokens."""
     points = front(plans.found)
     most = max((p.per_gpu for p in points), default=1.0)
-    rows = tuple((f"{p.per_user:.1f}" if p.per_user else "–", f"{p.per_gpu:,.0f}", plan_words(p.plan), f"{p.concurrency}",
-                  seconds(p.estimate.value("TTFT"))) for p in points)
+    rows = tuple((f"{p.per_user:.1f}" if p.per_user else "–", f"{p.per_gpu:,.0f}", plan_words(p.plan),
+                  f"{p.concurrency}", seconds(p.estimate.value("TTFT"))) for p in points)
     return Table("Pareto front: speed of a user against throughput",
                  ("tokens/s/user", "tokens/s/GPU", "plan", "at once", "TTFT"), rows,
                  tuple(p.per_gpu / most for p in points))
