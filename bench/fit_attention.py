@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import fitting
 import numpy as np
@@ -76,10 +78,18 @@ def latent_rows(device: str, library: str, kind: str) -> list[fitting.Row]:
     return found
 
 
+def _at(x: Any, c: Mapping[str, float]) -> Any:
+    return attention.seconds(c, x)
+
+
 def seconds(rows: list[fitting.Row], device: str, c: Mapping[str, float]) -> np.ndarray:
     """Of rows of one kind, with constants of any device."""
     decode = attention.is_decode(rows[0].op)
-    return attention.seconds(c, Many(features([row.op for row in rows], device), decode=decode))
+    return np.asarray(_at(Many(features([row.op for row in rows], device), decode=decode), c))
+
+
+def _of(every: Mapping[tuple[str, str], list[fitting.Row]], device: str, library: str) -> list[fitting.Row]:
+    return every[device, library]
 
 
 def add(report: fitting.Report, device: str, library: str, rows: list[fitting.Row]) -> None:
@@ -89,7 +99,7 @@ def add(report: fitting.Report, device: str, library: str, rows: list[fitting.Ro
         x = Many(features([row.op for row in part], device), decode=decode)
         names = [n for n in FIRST if n not in (("vector",) if decode else ("long",))]
         report.add(device, library, kind, part, fitting.fit(
-            part, lambda c, x=x: attention.seconds(c, x), {n: FIRST[n] for n in names}, {n: BOUNDS[n] for n in names}),
+            part, partial(_at, x), {n: FIRST[n] for n in names}, {n: BOUNDS[n] for n in names}),
             np.array([(o.heads, o.kv_heads, o.d_qk, o.sequences, o.q_tokens, o.kv_tokens, o.window or 1 << 17)
                       for o in (row.op for row in part)], float))
 
@@ -117,7 +127,7 @@ def main() -> None:
         report.show()
         if given.write:
             report.write(SOURCE)
-        report.transfer(lambda device, library, every=every: every[device, library], seconds, devices)
+        report.transfer(partial(_of, every), seconds, devices)
 
 
 if __name__ == "__main__":

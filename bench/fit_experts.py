@@ -14,7 +14,8 @@ from __future__ import annotations
 import argparse
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,10 @@ def _remains(device: str, library: str, kind: str) -> bool:
                            for shape in curves)
 
 
+def _at(x: Any, c: Mapping[str, float]) -> Any:
+    return experts.seconds(c, x)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", action="append")
@@ -171,7 +176,7 @@ def main() -> None:
             for kind in sorted({row.kind for row in rows_here if not given.kind or row.kind in given.kind}):
                 part = [row for row in rows_here if row.kind == kind]
                 x = Many(part, device)
-                found = fitting.fit(part, lambda c, x=x: experts.seconds(c, x), FIRST, BOUNDS)
+                found = fitting.fit(part, partial(_at, x), FIRST, BOUNDS)
                 plain = [fitting.Row(r.op[0], r.kind, r.held, r.seconds) for r in part]
                 report.add(device, library, kind, plain, found, np.array([
                     (s.width, s.inner, s.top_k, s.experts, s.groups, tokens, 1 + ROUTINGS.get(s.routing, 0))
@@ -182,7 +187,7 @@ def main() -> None:
     if given.library or given.kind:
         return
     report.transfer(lambda device, library: every[device, library],
-                    lambda part, device, c: experts.seconds(c, Many(part, device)), devices)
+                    lambda part, device, c: _at(Many(part, device), c), devices)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ import numpy as np
 from sublight.device import by_key
 from sublight.models.step import Batch
 from sublight.ops.index import IndexScores
-from sublight.ops.op import Op
 from sublight.ops.recurrent import Recurrence, ShortConvolution
 from sublight.predict.operators import index, recurrent, silicon
 
@@ -59,8 +59,10 @@ def recurrent_rows(device: str, library: str) -> Iterator[fitting.Row]:
                 continue
             n = 1 if phase == "generation" else n
             gates = 2 * v if name == "gdn_perf" else v * dk + v
-            op: Op = ShortConvolution(b * n, b, 2 * k * dk + v * dv, conv) if kind.startswith("conv") else Recurrence(
-                b * n, b, v, k, dk, dv, gates=gates, chunk=None if phase == "generation" else recurrent.CHUNK)
+            op: Recurrence | ShortConvolution = ShortConvolution(b * n, b, 2 * k * dk + v * dv, conv)
+            if not kind.startswith("conv"):
+                op = Recurrence(b * n, b, v, k, dk, dv, gates=gates,
+                                chunk=None if phase == "generation" else recurrent.CHUNK)
             held = zlib.crc32(f"{k} {v} {b}".encode()) % 2 == 1
             yield fitting.Row(op, recurrent.kinds(op)[0], held, latency * silicon.MILLISECOND)
 
@@ -111,6 +113,10 @@ class Many:
             setattr(self, name, np.array([getattr(load, name) for load in loads]))
 
 
+def _at(form: Any, x: Any, c: Mapping[str, float]) -> Any:
+    return form(c, x)
+
+
 def add(report: fitting.Report, device: str, library: str, rows: list[fitting.Row], of: Callable[[str], Any]) -> None:
     dice = np.random.default_rng(5)
     for kind in sorted({row.kind for row in rows}):
@@ -119,7 +125,7 @@ def add(report: fitting.Report, device: str, library: str, rows: list[fitting.Ro
         load, names, form, constants = of(kind)
         x = Many([load(row.op, by_key(device).limits) for row in part], names)
         report.add(device, library, kind, part, fitting.fit(
-            part, lambda c, x=x, form=form: form(c, x), {n: v[0] for n, v in constants.items()},
+            part, partial(_at, form, x), {n: v[0] for n, v in constants.items()},
             {n: v[1:] for n, v in constants.items()}), np.array([_sizes(row.op) for row in part], float))
 
 

@@ -53,7 +53,8 @@ def fit(rows: list[Row], form: Callable[[Mapping[str, float]], np.ndarray], firs
         return dict(zip(names, np.exp(x).tolist(), strict=True))
 
     def errors(x: np.ndarray) -> np.ndarray:
-        return (np.log(form(constants(x))) - measured)[learn]
+        apart: np.ndarray = np.log(form(constants(x))) - measured
+        return np.asarray(apart[learn])
 
     best = min((least_squares(errors, np.clip(np.log([first[n] for n in names]) + shift, low + 1e-6, high - 1e-6),
                               bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=60)

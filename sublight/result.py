@@ -34,6 +34,7 @@ class Result:
     source: str = ""                     # the file's name without its folders
     low: float | None = None             # of a prediction: an 80 % interval of the mean (samples hold one value)
     high: float | None = None
-    percentiles: Mapping[float, float] = field(default_factory=dict, hash=False)     # of the distribution: {50: …, 99: …}
+    # of the distribution: {50: …, 99: …}
+    percentiles: Mapping[float, float] = field(default_factory=dict, hash=False)
     # Workload, plan and environment that the file says, by allow-listed names: {"tool": …, "model": …}
     about: Mapping[str, Any] = field(default_factory=dict, hash=False)

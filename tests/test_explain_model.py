@@ -261,7 +261,8 @@ def test_an_option_of_a_run_needs_a_model() -> None:
 
 
 def flops(labelled: Any, kinds: tuple[type, ...]) -> int:
-    return sum(n for _, op in labelled if isinstance(op, kinds) for (unit, _), n in op.work().flops.items()
+    chosen: list[Any] = [op for _, op in labelled if isinstance(op, kinds)]
+    return sum(n for op in chosen for (unit, _), n in op.work().flops.items()
                if unit == "tensor")
 
 

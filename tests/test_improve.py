@@ -139,7 +139,11 @@ def test_a_sweep_that_was_killed_goes_on_and_ends_the_same(tmp_path: Path, monke
     journal = tmp_path / "cut.csv.journal"
     journal.write_text(journal.read_text() + '{"case": "half a li')      # the kill fell into a line
     calls.clear()
-    monkeypatch.setattr(sweeps, "solve", lambda case: calls.append(case) or solve(case))
+    def counted(case: Case) -> dict[str, object]:
+        calls.append(case)
+        return solve(case)
+
+    monkeypatch.setattr(sweeps, "solve", counted)
     assert sweep(CASES, cut, jobs=1) == 3
     assert len(calls) == len(CASES) - 3
     assert cut.read_bytes() == whole.read_bytes()

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,13 +19,13 @@ from sublight.models import Batch, Split, named, recast
 from sublight.plan import Job, Serving, Traffic, Training
 from sublight.predict.answer import answer
 from sublight.predict.layout import usual
-from sublight.predict.machine import RATES, faster, machine, whatif
+from sublight.predict.machine import RATES, Machine, faster, machine, whatif
 from sublight.predict.step import step_time
 
 QWEN = recast(named("Qwen/Qwen3-32B"), attention="fp8_block", mlp="fp8_block")
 
 
-def without_tables(gpus: str, engine: str = "vllm"):
+def without_tables(gpus: str, engine: str = "vllm") -> Machine:
     return replace(machine(gpus, engine), tables=False)
 
 
@@ -125,9 +126,10 @@ TRAIN = ["predict", "meta-llama/Llama-3.1-8B", "--train", "--gpus", "8xH100", "-
          "2"]
 
 
-def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict:
+def document(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main([*arguments, "--format", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
 
 
 def test_every_format_shows_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
