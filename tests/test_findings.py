@@ -653,6 +653,7 @@ def some_interval() -> st.SearchStrategy[str]:
     return st.builds(lambda start, length: f"{start}ns:{start + length}ns", starts, lengths)
 
 
+@pytest.mark.heavy
 @settings(max_examples=150, deadline=None)
 @given(trace=traces(max_activities=30), window=st.sampled_from(("default", "all")) | some_interval())
 def test_findings_of_random_traces_gain_no_more_than_the_window(trace: Kineto, window: str) -> None:

@@ -272,6 +272,7 @@ def test_the_page_of_a_real_trace_is_small(which: str) -> None:
     assert len(html(explain(read(shared(KINETO[which]))))) < 500_000
 
 
+@pytest.mark.heavy
 def test_a_page_stays_small_whatever_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More activities than a page draws, on more streams, of names that together are larger than a page may be."""
     monkeypatch.setattr("sublight.show.page_data.MOST_MARKS", 9_000)

@@ -74,6 +74,7 @@ def test_sl201_a_late_launch_taken_away_shrinks_the_window_by_the_gain() -> None
     assert gains(played(late))["SL201"] == shrinks(played(late), played([Run(10_000), Run(10_000)])) == 20_000
 
 
+@pytest.mark.heavy
 @settings(max_examples=100, deadline=None)
 @given(lengths=kernels(least_ns=300, most_ns=20_000), pauses=st.lists(st.integers(0, 30_000), min_size=8, max_size=8))
 def test_sl201_pauses_of_the_host_taken_away_shrink_the_window_by_no_more_than_the_gain(
@@ -98,6 +99,7 @@ def test_sl202_a_wait_taken_away_shrinks_the_window_by_no_more_than_blocked_and_
     assert gains(trace)["SL202"] == shrinks(trace, without) == RETURN_NS + LATENCY_NS + 600 + 600
 
 
+@pytest.mark.heavy
 @settings(max_examples=100, deadline=None)
 @given(before=kernels(least_ns=300, most_ns=20_000), after=kernels(least_ns=300, most_ns=3_000), last=st.integers(3, 6))
 def test_sl202_a_wait_taken_away_shrinks_the_window_by_no_more_than_the_gain(
@@ -114,6 +116,7 @@ def test_sl202_a_wait_taken_away_shrinks_the_window_by_no_more_than_the_gain(
 # ---- SL203: short kernels --------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @settings(max_examples=50, deadline=None)
 @given(short=st.lists(st.integers(100, 4_999), min_size=20, max_size=30), early=st.integers(0, 30))
 def test_sl203_short_kernels_fused_away_shrink_the_window_by_no_more_than_the_gain(
@@ -152,6 +155,7 @@ def test_sl101_exposed_communication_taken_away_shrinks_the_window_by_the_gain(s
     assert gains(k)["SL101"] == shrinks(k, without) == size
 
 
+@pytest.mark.heavy
 @settings(max_examples=100, deadline=None)
 @given(computes=st.lists(st.integers(1_000, 20_000), min_size=2, max_size=6),
        sends=st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 30_000)), min_size=6, max_size=6))

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto import Kineto
@@ -82,6 +83,7 @@ def test_the_order_of_events_does_not_matter(trace: Kineto, random: Any) -> None
     assert answer(explained(trace.text(events=shuffled))) == answer(explained(trace.text()))
 
 
+@pytest.mark.heavy
 @given(traces(devices=2), st.randoms(use_true_random=False), st.integers(2, 4))
 def test_a_rank_in_several_files_is_the_same_rank(trace: Kineto, random: Any, files: int) -> None:
     pieces: list[list[Any]] = [[] for _ in range(files)]

@@ -145,6 +145,7 @@ def test_v100_the_straggler_is_rank_7() -> None:
     assert 1.30 * MS < worst.alone_ns < 1.32 * MS < finding.gain_ns_at_most  # type: ignore[operator]
 
 
+@pytest.mark.heavy
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(-5 * MS, 5 * MS), min_size=7, max_size=7))
 def test_v100_planted_offsets_are_recovered_within_10_us(offsets: list[int]) -> None:

@@ -30,6 +30,7 @@ NOISY = 0.30                  # spread above which nothing is written
 BEYOND_CACHE = 4              # arrays are so many times as large as all caches together
 LEAST_BYTES, MOST_SHARE = 64 << 20, 8      # of an array; of the memory, at most one part in so many for one array
 MATRIX = 2048
+SMALL_MATRIX = 128            # where the sizes of a slow format begin
 CPU_DIR = Path("/sys/devices/system/cpu")
 Ints: TypeAlias = npt.NDArray[np.int64]
 NAME = re.compile(r"[^A-Za-z0-9 ()@.+_-]+")
@@ -133,20 +134,31 @@ def _matrix_rates(n: int, seconds: float) -> Iterator[tuple[str, Rate]]:
         a, out = np.ones((n, n), kind), np.empty((n, n), kind)
         product = partial(np.matmul, a, a, out=out)
         yield form, sampled(f"matrix, {form}, all cores", "FLOP/s", flops, product, seconds=seconds)
-    bf16 = _bf16_product(n)                  # numpy has no bf16
+    bf16 = _bf16_product(n, seconds)         # numpy has no bf16
     if bf16 is not None:
-        yield "bf16", sampled("matrix, bf16, all cores", "FLOP/s", flops, bf16, seconds=seconds)
+        size, slow = bf16
+        yield "bf16", sampled("matrix, bf16, all cores", "FLOP/s", 2 * size**3, slow, seconds=seconds)
 
 
-def _bf16_product(n: int) -> Callable[[], object] | None:
-    """A product of bf16 matrices with PyTorch; None where it is not installed."""
+def _bf16_product(n: int, seconds: float) -> tuple[int, Callable[[], object]] | None:
+    """(size, product of bf16 matrices with PyTorch); None where it is not installed.
+
+    A CPU without such products takes a hundred times as long: the size is doubled from SMALL_MATRIX while a product
+    takes less than `seconds`.
+    """
     try:
         import torch
     except ImportError:
         return None
-    a = torch.ones((n, n), dtype=torch.bfloat16)
-    out = torch.empty_like(a)
-    return lambda: torch.mm(a, a, out=out)
+    size = SMALL_MATRIX
+    while True:
+        a = torch.ones((size, size), dtype=torch.bfloat16)
+        product = partial(torch.mm, a, a, out=torch.empty_like(a))
+        start = time.perf_counter()
+        product()
+        if size >= n or 8 * (time.perf_counter() - start) > seconds:
+            return size, product
+        size = min(2 * size, n)
 
 
 # ---- what the operating system says
