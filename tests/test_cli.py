@@ -298,6 +298,7 @@ def test_no_color_means_no_escape_codes(trace: Path) -> None:
     assert ESCAPE not in out
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", ["table", "json", "md", "svg", "html", "perfetto"])
 @pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}, {"TERM": "xterm-256color"}], ids=str)
 def test_what_is_no_terminal_sees_no_escape_codes(form: str, env: dict[str, str], trace: Path) -> None:

@@ -56,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
 def test_a_command_prints_what_its_page_shows(example: Any, folder: Path) -> None:
     assert example.expected.replace("...", "").strip(), "an output of dots alone cannot fail"

@@ -133,6 +133,7 @@ def serving(engine: str, version: str | None) -> st.SearchStrategy[Serving]:
     return build()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("engine", "version"), [(e, v) for e in SERVING for v in VERSIONS[e]])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -176,6 +177,7 @@ def training(framework: str, version: str | None) -> st.SearchStrategy[Training]
     return build()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("framework", "version"), [(f, v) for f in ("megatron", "torchtitan") for v in VERSIONS[f]])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())

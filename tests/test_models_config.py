@@ -124,6 +124,7 @@ def mutations(row: dict[str, Any], dice: random.Random) -> dict[str, Any]:
     return out
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", sorted(catalog()))
 def test_mutated_configs_are_read_or_refused_never_anything_else(name: str) -> None:
     row = {key: value for key, value in catalog()[name].items() if key != "source"}

@@ -74,6 +74,7 @@ def differences(case: Case) -> list[str]:
                     if name != "node" and row(found.graphs[name]) != line]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", cases(slow=False), ids=lambda case: "-".join(map(str, case)))
 def test_graphs_are_nccls(case: Case) -> None:
     assert differences(case) == []

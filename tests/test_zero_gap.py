@@ -149,6 +149,7 @@ def test_what_is_placed_at_its_bound_has_no_gap(device: str, data: st.DataObject
     assert all(r.bound_ns > US * r.count for r in view.bounds.calls if r.category in ("gemm", "attention"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("device", NAMES)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
