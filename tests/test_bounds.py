@@ -71,6 +71,7 @@ def windows_in(draw: st.DrawFn, span: tuple[int, int]) -> list[tuple[int, int]]:
 # ---- what activities own
 
 
+@pytest.mark.heavy
 @settings(max_examples=150, deadline=None)
 @given(traces(devices=2, max_activities=20), st.data())
 def test_what_activities_own_sums_to_their_part(trace: Kineto, data: st.DataObject) -> None:

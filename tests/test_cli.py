@@ -307,6 +307,7 @@ def test_what_is_no_terminal_sees_no_escape_codes(form: str, env: dict[str, str]
 
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("which", ["small", *KINETO])
 def test_a_table_that_is_no_terminals_is_80_columns_wide(which: str, trace: Path) -> None:
     path = trace if which == "small" else shared(KINETO[which])

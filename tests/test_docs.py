@@ -211,6 +211,7 @@ def test_the_readme_is_short_and_begins_with_two_commands() -> None:
     assert re.findall(r"^    (.+)$", text, re.M)[:2] == ["make demo", "make test"]
 
 
+@pytest.mark.heavy
 def test_the_figures_of_the_readme_are_those_of_the_program() -> None:
     train = shared("kineto/h800_moe_ep64_train.json.gz")
     eager = shared("kineto/b200_vllm_tp8_eager.json.gz")

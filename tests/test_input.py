@@ -310,6 +310,7 @@ NOT_TRACES: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", NOT_TRACES)
 def test_what_is_no_trace_gets_one_line(kind: str, tmp_path: Path) -> None:
     name, make, said = NOT_TRACES[kind]

@@ -75,6 +75,7 @@ def test_a_window_is_the_sum_of_its_pieces(trace: Kineto, data: st.DataObject) -
     assert sum(p.window_ns for p in pieces) == whole.window_ns
 
 
+@pytest.mark.heavy
 @given(traces(devices=2), st.randoms(use_true_random=False))
 def test_the_order_of_events_does_not_matter(trace: Kineto, random: Any) -> None:
     shuffled = list(trace.events)

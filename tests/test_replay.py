@@ -507,6 +507,7 @@ def test_a_faster_kernel_never_lengthens_the_replay(trace: Kineto, data: st.Data
         assert sum(critical_path(deps, Change(fast, free), after).values()) == after.total_ns
 
 
+@pytest.mark.heavy
 @given(traces(max_activities=12), st.integers(-10**15, 10**15))
 def test_a_shift_in_time_does_not_matter(trace: Kineto, shift_ns: int) -> None:
     here = viewed(trace)

@@ -118,6 +118,7 @@ def sizes(draw: st.DrawFn, device: str) -> Sizes:
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("device", NAMES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
