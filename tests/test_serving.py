@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sublight.cluster import parse
 from sublight.errors import InputError
 from sublight.models import named
 from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict import serving
-from sublight.predict.machine import machine
+from sublight.predict.machine import Machine, machine
 from sublight.predict.serving.arrivals import Request, count_of, read_requests, requests
 from sublight.predict.serving.closed_form import closed_form
 from sublight.predict.serving.family import family
@@ -345,3 +346,10 @@ def test_settings_that_change_nothing_are_said() -> None:
     plan = Serving(two_batch_overlap=True, attention_kind="FLASHINFER")
     notes = serving.estimate(LLAMA, plan, Traffic(128, 16, concurrency=1), H100).notes
     assert notes == ("two batch overlap is not modelled", "attention kind (FLASHINFER) is not modelled")
+
+
+def test_typical_steps_of_halves_answer_an_open_loop_too() -> None:
+    half = Serving(tp=2)
+    steps = typical_steps(named("meta-llama/Llama-3.1-8B"), Disaggregated(half, half), Traffic(1024, 128, rate=2.0),
+                          Machine(parse("4xH100"), "vllm", tables=False))
+    assert set(steps) == {"prefill", "decode"}

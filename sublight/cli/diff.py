@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sublight.cli import output
 from sublight.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
 
     from sublight.guard import Difference
     from sublight.result import Result
@@ -56,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "table":
         from sublight.show.diff import print_difference
 
-        _to_console(options.output, lambda console: print_difference(found, console))
+        output.write_table(lambda console: print_difference(found, console), options.output)
     else:
         output.write_text(_text(found, options.format), options.output)
     return 0
@@ -80,9 +78,9 @@ def _results(options: argparse.Namespace) -> bool:
     notes = tuple(f"{side}: {note}" for side, several in (("A", notes_a), ("B", notes_b)) for note in several)
     told = show.Told(compare(a, b), settings_of_results(a, b), notes)
     if options.format == "table":
-        _to_console(options.output, lambda console: show.print_verdicts(told, console))
+        output.write_table(lambda console: show.print_verdicts(told, console), options.output)
     elif options.format == "json":
-        output.write_text(_json(show.document(told)), options.output)
+        output.write_text(output.json_text(show.document(told)), options.output)
     else:
         write = show.html if options.format == "html" else show.markdown
         output.write_text(write(told), options.output)
@@ -101,25 +99,11 @@ def _read_results(path: str) -> tuple[list[Result], list[str]]:
     return [r for one in readings for r in one.results], [note for one in readings for note in one.notes]
 
 
-def _to_console(path: str | None, show: Callable[[Console], None]) -> None:
-    if path is None:
-        show(output.console())
-        return
-    with output.replaced(path) as file:
-        show(output.console(file=file))
-
-
-def _json(document: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def _text(found: Difference, form: str) -> str:
     if form == "json":
         from sublight.show.diff_json import document
 
-        return _json(document(found))
+        return output.json_text(document(found))
     if form == "html":
         from sublight.show.diff_html import html
 

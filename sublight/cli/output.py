@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -115,11 +116,7 @@ def write(explanation: Explanation, form: str, path: str | None) -> None:
     if form == "table":
         from sublight.show.terminal import print_explanation
 
-        if path is None:
-            print_explanation(explanation, console(width=None if sys.stdout.isatty() else 80))
-            return
-        with replaced(path) as file:
-            print_explanation(explanation, console(file=file))
+        write_table(partial(print_explanation, explanation), path, width=None if sys.stdout.isatty() else 80)
         return
     text = _text(explanation, form)
     if path is None:
@@ -144,11 +141,9 @@ def _whole(explanation: Explanation, form: str) -> str:
 
         return html(explanation)
     if form == "json":
-        import json
-
         from sublight.show.json import document
 
-        return json.dumps(document(explanation), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json_text(document(explanation))
     if form == "svg":
         from sublight.show.svg import svg
 
@@ -156,6 +151,25 @@ def _whole(explanation: Explanation, form: str) -> str:
     from sublight.show.markdown import markdown
 
     return markdown(explanation)
+
+
+def json_text(document: object) -> str:
+    """A document as every command writes it."""
+    import json
+
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_table(
+    show: Callable[[Console], None], path: str | None, *, width: int | None = 80, in_file: int = 80,
+) -> None:
+    """What `show` prints, to standard output (width None: as wide as it is), or to a file that is replaced only when
+    all of it was written."""
+    if path is None:
+        show(console(width=width))
+        return
+    with replaced(path) as file:
+        show(console(file=file, width=in_file))
 
 
 def write_text(text: str, path: str | None) -> None:

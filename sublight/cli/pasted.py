@@ -122,11 +122,8 @@ def run(text: str, options: argparse.Namespace) -> int:
     if options.format == "table":
         from sublight.show.pasted import print_answer
 
-        if options.output is None:
-            print_answer(found, output.console(width=None if sys.stdout.isatty() else 120))
-        else:
-            with output.replaced(options.output) as file:
-                print_answer(found, output.console(file=file, width=120))
+        output.write_table(lambda console: print_answer(found, console), options.output,
+                           width=None if sys.stdout.isatty() else 120, in_file=120)
         return 0
     output.write_text(_text(found, options.format), options.output)
     return 0
@@ -137,6 +134,6 @@ def _text(found: Any, form: str) -> str:
 
     if form == "md":
         return markdown(found)
-    import json
+    from sublight.cli import output
 
-    return json.dumps(document(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return output.json_text(document(found))

@@ -48,16 +48,10 @@ def run(options: argparse.Namespace) -> int:
     with output.working("planning"):
         found = _training(options) if options.train else _serving(options)
     if options.format == "table":
-        if options.output is None:
-            print_plan(found, output.console(width=None), options.top)
-        else:
-            with output.replaced(options.output) as file:
-                print_plan(found, output.console(file=file), options.top)
+        output.write_table(lambda console: print_plan(found, console, options.top), options.output, width=None)
         return 0
     if options.format == "json":
-        import json
-
-        text = json.dumps(document(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        text = output.json_text(document(found))
     elif options.format == "html":
         from sublight.show.plan_html import html
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -110,11 +111,7 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "table":
         from sublight.show.predict import print_answer
 
-        if options.output is None:
-            print_answer(found, output.console(width=None))
-        else:
-            with output.replaced(options.output) as file:
-                print_answer(found, output.console(file=file))
+        output.write_table(partial(print_answer, found), options.output, width=None)
         return 0
     output.write_text(_text(found, options), options.output)
     if options.format == "trace" and options.output is not None:
@@ -126,11 +123,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _text(found: Answer, options: argparse.Namespace) -> str:
     if options.format == "json":
-        import json
-
+        from sublight.cli import output
         from sublight.show.predict import document
 
-        return json.dumps(document(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return output.json_text(document(found))
     if options.format == "html":
         from sublight.show.predict_html import html
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import log
 
-from sublight.models import Model, Split
-from sublight.plan import Disaggregated, Job, Plan, Serving, Traffic, Training, Workload
+from sublight.models import Model
+from sublight.plan import Disaggregated, Job, Plan, Traffic, Training, Workload
 from sublight.predict.estimate import Estimate
 from sublight.predict.machine import RATES, Machine
 from sublight.predict.memory import Ledger
@@ -130,8 +130,3 @@ def typical_steps(model: Model, plan: Plan, workload: Workload, where: Machine) 
     from sublight.predict.serving.typical import typical_steps as steps
 
     return steps(model, plan, workload, where)
-
-
-def split_of(plan: Serving) -> Split:
-    """How the ranks of one instance share the model."""
-    return Split(tp=plan.tp, ep=plan.ep, pp=plan.pp, dp=plan.dp, imbalance=min(plan.imbalance, plan.ep))

@@ -8,9 +8,8 @@ from dataclasses import replace
 from sublight.errors import InputError
 from sublight.models import Model, problems
 from sublight.plan import Serving
-from sublight.predict.answer import split_of
 from sublight.predict.machine import Machine
-from sublight.predict.memory import serving_memory
+from sublight.predict.memory import serving_memory, splits
 
 ROOM_FOR_CACHE = 0.25                    # of a GPU's memory: judgement; less than that starves most traffic
 
@@ -39,6 +38,6 @@ def _layouts(model: Model, where: Machine, plan: Serving) -> Iterator[Serving]:
     gpus, tp = where.cluster.ranks, 1
     while tp <= where.cluster.domain:
         tried = replace(plan, tp=tp, replicas=1)
-        if gpus % tried.gpus == 0 and tp * plan.dp % plan.ep == 0 and not problems(model, split_of(tried)):
+        if gpus % tried.gpus == 0 and tp * plan.dp % plan.ep == 0 and not problems(model, splits(tried)[0]):
             yield replace(tried, replicas=gpus // tried.gpus)
         tp *= 2

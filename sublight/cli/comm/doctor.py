@@ -86,11 +86,8 @@ def write(diagnosis: Diagnosis, form: str, path: str | None) -> None:
     if form == "table":
         from sublight.show.doctor import print_diagnosis
 
-        if path is None:
-            print_diagnosis(diagnosis, output.console(width=None if sys.stdout.isatty() else 80))
-            return
-        with output.replaced(path) as file:
-            print_diagnosis(diagnosis, output.console(file=file))
+        output.write_table(lambda console: print_diagnosis(diagnosis, console), path,
+                           width=None if sys.stdout.isatty() else 80)
         return
     output.write_text(_text(diagnosis, form), path)
 
@@ -104,8 +101,7 @@ def _text(diagnosis: Diagnosis, form: str) -> str:
         from sublight.show.doctor_markdown import markdown
 
         return markdown(diagnosis)
-    import json
-
+    from sublight.cli import output
     from sublight.show.doctor_json import document
 
-    return json.dumps(document(diagnosis), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return output.json_text(document(diagnosis))

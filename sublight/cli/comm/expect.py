@@ -75,18 +75,9 @@ def run(options: argparse.Namespace) -> int:
     _refuse_options(options)
     answers = _exchanges(options, cluster) if options.what in EXCHANGES else _collectives(options, cluster)
     if options.format == "table":
-        if options.output is None:
-            print_answers(answers, output.console(width=None))
-        else:
-            with output.replaced(options.output) as file:
-                print_answers(answers, output.console(file=file))
+        output.write_table(lambda console: print_answers(answers, console), options.output, width=None)
         return 0
-    if options.format == "json":
-        import json
-
-        text = json.dumps(document(answers), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    else:
-        text = markdown(answers)
+    text = output.json_text(document(answers)) if options.format == "json" else markdown(answers)
     output.write_text(text, options.output)
     return 0
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp
 
-from sublight.models import Batch, Model
+from sublight.models import Model
 from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.estimate import Estimate
 from sublight.predict.machine import Machine
@@ -20,9 +20,8 @@ from sublight.predict.serving.disaggregated import Halves, simulate_halves, tran
 from sublight.predict.serving.flow import WAITS, Flow, flow_of
 from sublight.predict.serving.host import engine, rules
 from sublight.predict.serving.loop import SEQUENCES, Run, simulate
-from sublight.predict.serving.pace import Pace, exposed, launch_seconds, pace, split
-from sublight.predict.serving.typical import prompt_step
-from sublight.predict.step import step_time
+from sublight.predict.serving.pace import Pace, launch_seconds, pace
+from sublight.predict.serving.typical import decode_step, prompt_step, share_of
 from sublight.result import Result
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
@@ -70,7 +69,7 @@ def simulation(
 
 def _aggregated(model: Model, plan: Serving, traffic: Traffic, where: Machine, by_steps: bool,
                 family: str | None) -> Estimate:
-    share = _share(traffic, plan.replicas)
+    share = share_of(traffic, plan.replicas)
     fixes = _fixes(plan.engine, where, share, family)
     steps = pace(model, plan, where, engine(plan.engine).host, level=fixes.level)
     room = cache_tokens(model, plan, traffic, where)
@@ -168,16 +167,6 @@ def halves_of(model: Model, plan: Disaggregated, traffic: Traffic, where: Machin
     )
 
 
-def _share(traffic: Traffic, replicas: int) -> Traffic:
-    """What one of the replicas sees."""
-    if replicas == 1:
-        return traffic
-    count = None if traffic.requests is None else max(1, traffic.requests // replicas)
-    if traffic.rate is not None:
-        return replace(traffic, rate=traffic.rate / replicas, requests=count)
-    return replace(traffic, concurrency=max(1, -(-(traffic.concurrency or 1) // replicas)), requests=count)
-
-
 def _results(means: Means, run: Run | None, fixes: Correction, traffic: Traffic, gpus: int,
              calls: int, accepted: float, flow: Flow) -> Mapping[str, Result]:
     tpot = sum(run.tpot) / len(run.tpot) if run and run.tpot else means.tpot if traffic.osl > 1 else means.step
@@ -250,10 +239,7 @@ def _gap_percentiles(gaps: Sequence[tuple[float, int]]) -> dict[float, float]:
 def _shares(model: Model, plan: Serving, where: Machine, traffic: Traffic, means: Means,
             steps: Pace) -> Mapping[str, float]:
     """Of the time of a token in the middle of the run: a decode step, and the prompts that are prefilled in between."""
-    each = max(1, round(means.b / plan.dp))
-    decode = step_time(model, (Batch(each, steps.rows, max(1, round(means.length)), decode=True),), split(plan), where,
-                       drafts=plan.drafts)
-    decode = replace(decode, host=steps.host.step + steps.host.sequence * each + exposed(decode, plan, where))
+    decode = decode_step(model, plan, where, means, steps)
     between = 1.0 if traffic.osl == 1 else 1 - means.step / means.tpot
     if between <= 0:
         return decode.shares

@@ -8,9 +8,9 @@ from sublight.models import Batch, Model
 from sublight.plan import Disaggregated, Serving, Traffic
 from sublight.predict.machine import Machine
 from sublight.predict.memory import kv_tokens
-from sublight.predict.serving.closed_form import closed_form
+from sublight.predict.serving.closed_form import Means, closed_form
 from sublight.predict.serving.host import engine, rules
-from sublight.predict.serving.pace import exposed, pace, split
+from sublight.predict.serving.pace import Pace, exposed, pace, split
 from sublight.predict.step import StepTime, step_time
 
 
@@ -23,16 +23,21 @@ def typical_steps(
     to end are not in them.
     """
     if isinstance(plan, Disaggregated):
-        one = replace(traffic, concurrency=_at_once(traffic, plan.decode_workers * plan.decode.replicas))
-        return {"prefill": prompt_step(model, plan.prefill, traffic, where),
-                "decode": _decode(model, plan.decode, one, where)}
-    one = (replace(traffic, rate=traffic.rate / plan.replicas) if traffic.rate is not None
-           else replace(traffic, concurrency=_at_once(traffic, plan.replicas)))
-    return {"prefill": prompt_step(model, plan, traffic, where), "decode": _decode(model, plan, one, where)}
+        first, second, workers = plan.prefill, plan.decode, plan.decode_workers * plan.decode.replicas
+    else:
+        first, second, workers = plan, plan, plan.replicas
+    return {"prefill": prompt_step(model, first, traffic, where),
+            "decode": _decode(model, second, share_of(traffic, workers), where)}
 
 
-def _at_once(traffic: Traffic, workers: int) -> int:
-    return max(1, -(-(traffic.concurrency or 1) // workers))
+def share_of(traffic: Traffic, replicas: int) -> Traffic:
+    """What one of the replicas sees."""
+    if replicas == 1:
+        return traffic
+    count = None if traffic.requests is None else max(1, traffic.requests // replicas)
+    if traffic.rate is not None:
+        return replace(traffic, rate=traffic.rate / replicas, requests=count)
+    return replace(traffic, concurrency=max(1, -(-(traffic.concurrency or 1) // replicas)), requests=count)
 
 
 def prompt_step(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> StepTime:
@@ -46,11 +51,14 @@ def prompt_step(model: Model, plan: Serving, traffic: Traffic, where: Machine) -
 
 
 def _decode(model: Model, plan: Serving, traffic: Traffic, where: Machine) -> StepTime:
-    host = engine(plan.engine).host
     room = kv_tokens(model, plan, where) * plan.dp
-    means = closed_form(pace(model, plan, where, host), rules(plan), traffic, kv_tokens=room)
+    steps = pace(model, plan, where, engine(plan.engine).host)
+    return decode_step(model, plan, where, closed_form(steps, rules(plan), traffic, kv_tokens=room), steps)
+
+
+def decode_step(model: Model, plan: Serving, where: Machine, means: Means, steps: Pace) -> StepTime:
+    """One decode step of a run's mean batch, halfway through its answers."""
     each = max(1, round(means.b / plan.dp))
-    batch = Batch(each, 1 + plan.drafts, max(1, round(means.length)), decode=True)
+    batch = Batch(each, steps.rows, max(1, round(means.length)), decode=True)
     step = step_time(model, (batch,), split(plan), where, drafts=plan.drafts)
-    return replace(step, host=(host.step + host.sequence * each) / where.factor("fixed")
-                   + exposed(step, plan, where))
+    return replace(step, host=steps.host.step + steps.host.sequence * each + exposed(step, plan, where))
