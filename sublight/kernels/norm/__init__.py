@@ -1,0 +1,3 @@
+"""RMSNorm and LayerNorm, with a residual and with a quantised output."""
+
+IMPLEMENTATIONS = ("torch_forms",)
