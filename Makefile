@@ -3,6 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+KERNELS := $(VENV)/.kernels
+
+# What kernels are checked with. It is not part of the package: any torch from 2.4 on will do for users. On a machine
+# without a GPU, TORCH="torch --index-url https://download.pytorch.org/whl/cpu" saves gigabytes.
+TORCH  ?= torch<2.14
 
 .PHONY: demo test check lint types docs bench clean
 
@@ -12,7 +17,7 @@ demo: $(READY)          ## explain the bundled traces
 test: $(READY)          ## the tests that take seconds
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not heavy"
 
-check: lint types       ## what CI runs: lint, types, every test, the examples of the docs
+check: $(KERNELS) lint types   ## what CI runs: lint, types, every test, the examples of the docs
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY)
@@ -33,4 +38,9 @@ clean:
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(KERNELS): $(READY)    # torch and triton: for the tests of kernels, which take minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(findstring <,$(TORCH)),'$(TORCH)',$(TORCH))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,triton]'
 	@touch $@

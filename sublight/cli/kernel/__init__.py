@@ -9,5 +9,6 @@ def add(commands: Any) -> None:
     """Declare the command and those below it."""
     top = commands.add_parser("kernel", help="kernels: check, time and choose them; inspect compiled code without a GPU")
     below = top.add_subparsers(dest="kernel_command", metavar="COMMAND", required=True)
-    for command in ():
+    parts: tuple[Any, ...] = ()
+    for command in parts:
         command.add(below)
