@@ -20,7 +20,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}          # the package's own names; they may look into every room
-NOUNS = {"work", "device", "cluster", "bound", "trace", "budget", "finding", "result", "plan", "verdict", "errors"}
+NOUNS = {"work", "device", "cluster", "bound", "trace", "budget", "finding", "result", "plan", "shift", "verdict",
+         "errors"}
 HEAVY = {"torch", "triton", "pandas", "polars", "pyarrow", "matplotlib", "plotly", "ray", "mpi4py", "scipy"}
 NO_NUMPY = {"__init__.py", "__main__.py", "errors.py", "finding.py", "budget.py", "device.py", "cluster.py",
             "result.py"}

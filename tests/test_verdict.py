@@ -21,11 +21,11 @@ from sublight.errors import InputError
 from sublight.guard.judge import judge, written
 from sublight.guard.noise import Allowance, allowance, by_block, levels, memory, runs_to_tell
 from sublight.guard.results import compare, recordings, steps, summary
-from sublight.guard.shift import fewest_of_two, fewest_pairs, of_pairs, of_two
 from sublight.guard.typical import Typical, typical
 from sublight.observe.read import read
 from sublight.observe.results import from_text
 from sublight.result import Result
+from sublight.shift import fewest_of_two, fewest_pairs, of_pairs, of_two
 
 RATE = Allowance("rate", 0.35, "test")
 

@@ -16,7 +16,7 @@ import numpy as np
 from sublight.errors import InputError
 from sublight.explain.words import number, percent
 from sublight.guard.noise import Allowance, by_block, levels, runs_to_tell, spread
-from sublight.guard.shift import Shift, fewest_of_two, fewest_pairs, of_pairs, of_two
+from sublight.shift import Shift, fewest_of_two, fewest_pairs, of_pairs, of_two
 from sublight.verdict import Verdict
 
 SEEN = 1e-6                              # noise below is that of rounding

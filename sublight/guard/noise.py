@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from sublight.guard.shift import fewest_of_two
+from sublight.shift import fewest_of_two
 
 LEAST_TO_SEE_MEMORY = 10                 # samples from which their likeness to their neighbours can be seen at all
 EFFICIENCY = 3 / math.pi                 # of ranks against means, where noise is normal

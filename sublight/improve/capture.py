@@ -17,7 +17,7 @@ from sublight.explain.words import number
 from sublight.result import Result
 from sublight.trace import Trace
 
-RUNS_THAT_TELL = 5                       # of each side: fewer never are a verdict by themselves (guard/shift.py)
+RUNS_THAT_TELL = 5                       # of each side: fewer never are a verdict by themselves (shift.py)
 FEW_STEPS = 3                            # fewer say nothing of how they scatter
 
 # What each refused verdict of explain is for.
