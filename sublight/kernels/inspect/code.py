@@ -36,6 +36,8 @@ class Resources:
     barriers: int | None = None          # named barriers; None: the container does not say
     max_threads: int | None = None       # a block may have at most (__launch_bounds__, .maxntid)
     required_threads: int | None = None  # a block must have (.reqntid): its warps are known
+    reserved: int = 0                    # of `shared`: the system's own, which compilers count there since sm_90
+    cluster: int | None = None           # blocks of a cluster (__cluster_dims__, .reqnctapercluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +72,4 @@ class Unit:
     functions: tuple[Function, ...]
     launch: Launch = Launch()            # of Triton's cache, whose metadata says warps and shared memory
     text: str = ""                       # of PTX
+    source: str = ""                     # the file it came from, and where inside: "lib.so, image 3"
