@@ -28,6 +28,7 @@ from sublight.ops import (
     CrossEntropy,
     Elementwise,
     Experts,
+    Gated,
     Gather,
     Gemm,
     GroupedGemm,
@@ -41,6 +42,7 @@ from sublight.ops import (
     Recurrence,
     Reduction,
     Rotary,
+    RotaryWrite,
     Routing,
     ScaledGemm,
     ShortConvolution,
@@ -395,6 +397,7 @@ EXAMPLES: tuple[Op, ...] = (
     Normalisation(64, 8), Elementwise((Operand(8, "bf16"),), (Operand(8, "fp32"),), 1),
     Gather(16, "bf16", Operand(4, "int64"), 4), Rotary(4, 2, 8), CacheWrite(4, 16), Reduction(
         Operand(16, "fp32"), (Operand(4, "fp32"),)), Softmax(32), CrossEntropy(4, 8), NegativeLogLikelihood(4, 8),
+    Gated(4, 8, out="fp8"), RotaryWrite(4, 2, 1, 8, 8),
     Routing(8, 16, 2), Permute(8, 2, 16), Experts(8, 2, 4, 16, 8), OptimizerStep(32), Communication("all_reduce", 8, 64,
                                                                                                    "bf16"),
 )

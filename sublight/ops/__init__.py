@@ -4,6 +4,7 @@ from sublight.ops.attention import Attention
 from sublight.ops.collective import Communication
 from sublight.ops.convolution import Convolution
 from sublight.ops.elementwise import CacheWrite, Elementwise, Gather, Rotary
+from sublight.ops.fused import Gated, RotaryWrite
 from sublight.ops.gemm import Gemm, GroupedGemm
 from sublight.ops.index import IndexScores
 from sublight.ops.moe import Experts, Permute, Routing
@@ -19,7 +20,7 @@ OPS: tuple[type[Op], ...] = (
     Attention, IndexScores,
     Recurrence, ShortConvolution,
     Normalisation,
-    Elementwise, Gather, Rotary, CacheWrite,
+    Elementwise, Gather, Rotary, CacheWrite, Gated, RotaryWrite,
     Reduction, Softmax, CrossEntropy, NegativeLogLikelihood,
     Routing, Permute, Experts,
     OptimizerStep,
@@ -28,7 +29,7 @@ OPS: tuple[type[Op], ...] = (
 
 __all__ = [
     "OPS", "Attention", "CacheWrite", "Communication", "Convolution", "CrossEntropy", "Elementwise", "Experts",
-    "Gather", "Gemm", "GroupedGemm", "IndexScores", "NegativeLogLikelihood", "Normalisation", "Op", "Operand",
-    "OptimizerStep", "Permute", "Recurrence", "Reduction", "Rotary", "Routing", "ScaledGemm", "ShortConvolution",
-    "Softmax",
+    "Gated", "Gather", "Gemm", "GroupedGemm", "IndexScores", "NegativeLogLikelihood", "Normalisation", "Op", "Operand",
+    "OptimizerStep", "Permute", "Recurrence", "Reduction", "Rotary", "RotaryWrite", "Routing", "ScaledGemm",
+    "ShortConvolution", "Softmax",
 ]

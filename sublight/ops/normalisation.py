@@ -30,6 +30,7 @@ class Normalisation(Op):
     residual: bool = False
     backward: bool = False
     to_weight: bool = True               # backward also makes the gradients of weight and bias
+    out: str | None = None               # quantised, with one fp32 scale a group; None: like what goes in
 
     def work(self) -> Work:
         x = Operand(self.elements, self.form)
@@ -41,5 +42,7 @@ class Normalisation(Op):
                            bytes_written=nbytes([x, *(affine if self.to_weight else [])]))
         each = FORWARD[self.kind] + len(affine) + self.residual
         both = [x, x] if self.residual else [x]
+        scales = Operand(self.elements // self.channels if self.out and self.channels else 0, "fp32")
+        written = [Operand(self.elements, self.out or self.form), scales, *both[1:]]
         return Work.of(flops=vector_flops(self.form, each * self.elements), bytes_read=nbytes([*both, *affine]),
-                       bytes_written=nbytes(both))
+                       bytes_written=nbytes(written))

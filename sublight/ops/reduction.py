@@ -55,10 +55,11 @@ class CrossEntropy(Op):
     form: str = "bf16"
     target: str = "int64"
     backward: bool = False
+    losses: str | None = None            # None: like the logits
 
     def work(self) -> Work:
         logits = Operand(self.rows * self.classes, self.form)
-        losses = Operand(self.rows, self.form)
+        losses = Operand(self.rows, self.losses or self.form)
         reads = [logits, Operand(self.rows, self.target), *([losses] if self.backward else [])]
         return Work.of(flops=vector_flops(self.form, 3 * logits.elements), bytes_read=nbytes(reads),
                        bytes_written=(logits if self.backward else losses).nbytes)
