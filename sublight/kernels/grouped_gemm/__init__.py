@@ -1,0 +1,3 @@
+"""Matrix products of rows with the matrix of their group: bf16 and block-scaled fp8."""
+
+IMPLEMENTATIONS: tuple[str, ...] = ("torch_forms",)
