@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TypeAlias
 
 from sublight.errors import InputError
 
-Buffer: TypeAlias = bytes | memoryview
+Buffer: TypeAlias = bytes | mmap.mmap
 
 MAGIC = b"\x7fELF"
 HEADER = struct.Struct("<16xHHIQQQIHHHHHH")
