@@ -1,8 +1,8 @@
 """This file knows about cubins: which architecture one is for, its kernels, and the resources that they need.
 
-Read from the ELF file itself; no tool of CUDA is needed. The format is not documented by NVIDIA; what stands here agrees
-with `cuobjdump -res-usage` and `cuobjdump -elf` of CUDA 13 on cubins of ptxas 12.8 to 13.4 (tests/test_cubin.py), and the
-flags with LLVM's BinaryFormat/ELF.h (EF_CUDA_…).
+Read from the ELF file itself, without a tool of CUDA. NVIDIA does not document the format: what stands here agrees with
+`cuobjdump -res-usage` and `cuobjdump -elf` of CUDA 13.1 (tests/test_cubin.py), and the flags with LLVM's
+BinaryFormat/ELF.h (EF_CUDA_…).
 """
 
 from __future__ import annotations
@@ -153,5 +153,6 @@ def _producer(elf: Elf, tables: _Tables) -> str | None:
         return None
     words = [word.decode("ascii", "replace") for word in bytes(elf.content(note))[36:].split(b"\0")]
     tool = next((word for word in words if re.fullmatch(r"[A-Za-z][\w-]{2,31}", word)), None)
-    version = next((found[1] for word in words if (found := re.search(r"\bV(\d{1,3}\.\d{1,3}\.\d{1,4})\b", word))), None)
+    found = (re.search(r"\bV(\d{1,3}\.\d{1,3}\.\d{1,4})\b", word) for word in words)
+    version = next((match[1] for match in found if match), None)
     return " ".join(part for part in (tool, version) if part) or None

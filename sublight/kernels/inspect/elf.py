@@ -118,7 +118,7 @@ def broken(where: str, how: str) -> InputError:
 
 
 def read_elf(data: Buffer, where: str) -> Elf:
-    """The header of a file, checked. Raises InputError where it is no 64-bit little-endian ELF file or a damaged one."""
+    """The header of a file, checked. Raises InputError where it is no 64-bit little-endian ELF file, or damaged."""
     if bytes(data[:4]) != MAGIC:
         raise InputError(f"{where} is no ELF file: it begins with {bytes(data[:4])!r}")
     if len(data) < 64:

@@ -1,9 +1,8 @@
 """This file knows about fatbins: containers of cubins and PTX, as files and inside programs and libraries.
 
-No document of NVIDIA describes the format. A container: magic, version and length of its header, length of what follows;
-then entries: kind, length of the entry's header, length of its (padded) bytes, of its packed bytes, architecture, flags,
-length unpacked. As `fatbinary` of CUDA 13.0 writes it in each of nvcc's --compress-mode's and cuobjdump reads it
-(tests/test_fatbin.py).
+No document of NVIDIA describes the format. A container: magic, version, length of its header, length of what follows.
+An entry in it: kind, length of its header, of its bytes with padding, of its packed bytes; architecture, flags, length
+unpacked. As nvcc 13.0 writes it in each --compress-mode, and as cuobjdump reads it (tests/test_fatbin.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""This file knows about occupancy: how many blocks of a kernel an SM holds at once, what limits them, and what would
-change that.
+"""This file knows about occupancy: how many blocks an SM holds at once, what limits them, and what would change that.
 
-The limits are in catalog/kernels/occupancy.toml. The calculation is the one of NVIDIA's cuda_occupancy.h, with the largest
+The limits are in catalog/kernels/occupancy.toml. The calculation is that of NVIDIA's cuda_occupancy.h with the largest
 share of the SM's memory as shared memory; a test holds the two equal on thousands of kernels."""
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Cliff:
-    """The smallest change of one resource that changes the number of blocks. by: registers a thread, or bytes a block."""
+    """The smallest change of a resource that changes the number of blocks. by: registers a thread, or bytes a block."""
 
     resource: str                # "registers" or "shared memory"
     by: int                      # negative: less of it
@@ -70,11 +69,9 @@ def limits_of(arch: str) -> Limits:
     key = f"{found[1]}.{found[2]}" if found else arch
     row = _rows().get(key)
     if row is None:
-        known = ", ".join(sorted((name for name in _rows() if name != "all"), key=lambda name: [*map(int, name.split("."))]))
+        known = ", ".join(name for name in _rows() if name != "all")
         raise InputError(f"no limits of compute capability {key} ({arch}); expected one of {known}")
-    return Limits(capability=key, barriers=row.get("barriers"), **{  # type: ignore[arg-type]
-        name: row[name] for name in ("warps", "blocks", "registers", "shared", "shared_block", "reserved", "shared_unit",
-                                     "source")})
+    return Limits(key, **{"barriers": None, **row})  # type: ignore[arg-type]
 
 
 def common(name: str) -> int:

@@ -1,7 +1,7 @@
 """This file knows about PTX text: its target, its kernels, what they declare and which kinds of instructions they use.
 
-PTX has virtual registers: how many a kernel declares says nothing of how many the assembler will give it. Source: PTX ISA
-(module directives, performance-tuning directives, instruction names).
+PTX has virtual registers: how many a kernel declares says nothing of how many the assembler will give it. Source: PTX
+ISA (module directives, performance-tuning directives, instruction names).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _shared(body: str) -> int:
 
 
 def _kinds(body: str) -> Iterator[str]:
-    """"mma.sync bf16", "cp.async", … for each instruction of a known kind. Formats: of the operands, the first named."""
+    """"mma.sync bf16", "cp.async", … for each instruction of a known kind, with the first format that it names."""
     for found in OPCODE.finditer(body):
         whole = body[found.start(1):found.end()]
         formats = MMA_FORMATS.findall(whole) if "mma" in found[1] else []

@@ -51,14 +51,14 @@ def found(path: str | Path, *, instructions: bool = True, progress: Progress | N
             out.append(unit)
     if not out:
         reasons = "; ".join(f"{count} x {why}" for why, count in skipped.items())
-        raise InputError(f"{label(str(path))} holds no code that can be read{f' ({reasons})' if reasons else ''}; {EXPECTED}")
+        raise InputError(f"{label(str(path))} holds no code that can be read ({reasons}); {EXPECTED}")
     return Found(tuple(out), tuple(sorted(skipped.items())))
 
 
 def _folder(place: Path, instructions: bool, progress: Progress | None) -> Found:
     files = sorted(file for file in place.rglob("*") if file.is_file())
     if len(files) > MOST_FILES:
-        raise InputError(f"{label(str(place))} holds {len(files):,} files; expected a folder with at most {MOST_FILES:,}")
+        raise InputError(f"{label(str(place))} holds {len(files):,} files; expected at most {MOST_FILES:,}")
     out: list[Unit] = []
     skipped: Counter[str] = Counter()
     for done, file in enumerate(files):
@@ -83,7 +83,7 @@ def _folder(place: Path, instructions: bool, progress: Progress | None) -> Found
 
 def _needless(file: Path) -> str:
     """Why a file of a folder is not opened; empty: it is."""
-    if file.suffix in triton_cache.QUIET or ".so." not in file.name and file.suffix not in LIKELY:
+    if file.suffix in triton_cache.QUIET or (".so." not in file.name and file.suffix not in LIKELY):
         return "no GPU code by its name"
     if file.suffix == ".ptx" and file.with_suffix(".cubin").exists():
         return "PTX of a cubin beside it"
@@ -108,7 +108,7 @@ def _file(file: Path, name: str, instructions: bool) -> Iterator[tuple[Unit | No
             head = stream.read(1 << 16)
             if not head:
                 raise InputError(f"{name} is empty; {EXPECTED}")
-            if head[:4] == ELF and not cubin.is_cubin(head) or fatbin.is_fatbin(head):
+            if (head[:4] == ELF and not cubin.is_cubin(head)) or fatbin.is_fatbin(head):
                 with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole:
                     yield from _entries(whole, name, instructions)
                 return

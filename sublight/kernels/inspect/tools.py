@@ -82,5 +82,5 @@ def _run(tool: Path, options: tuple[str, ...]) -> tuple[str | None, str]:
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode == 0 and "/*0000*/" in text:
         return text, ""
-    last = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()[-1:] or ["no instructions in it"]
-    return None, re.sub(r"\S*/\S*", "the file", last[0]).strip()[:200]
+    lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines() or ["no instructions in it"]
+    return None, re.sub(r"\S*/\S*", "the file", lines[-1]).strip()[:200]

@@ -1,4 +1,4 @@
-"""This file knows about Triton's cache: beside name.cubin and name.ptx lies name.json, which says how it is launched."""
+"""This file knows about Triton's cache: beside name.cubin lies name.json, which says how the kernel is launched."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """This file knows about waves: how many rounds of blocks a grid takes on a device, and what the last one wastes.
 
-Every tile is taken to last equally long, a block that has an SM for itself no shorter, and blocks to be given out as room
-appears: the share that is lost is what the shape costs at least in that picture, not a time."""
+Every tile is taken to last equally long, a block that has an SM for itself no shorter, and blocks to be given out as
+room appears: the share that is lost is what the shape costs in that picture, not a time."""
 
 from __future__ import annotations
 
