@@ -9,7 +9,7 @@ from sublight.cli import output
 from sublight.errors import InputError
 
 if TYPE_CHECKING:
-
+    from sublight.device import Device
     from sublight.guard import Difference
     from sublight.result import Result
 
@@ -20,13 +20,18 @@ def add(commands: Any) -> None:
     """Declare the command."""
     command = commands.add_parser(
         "diff", help="what changed between two runs, to the nanosecond",
+        usage="sublight diff [options] A B\n       sublight diff [options] A1 A2 … --against B1 B2 … [--paired]",
         description="Compare the typical step of two runs: which kernels, gaps and settings changed, and what each "
-                    "change costs.",
+                    "change costs. Results of benchmarks and logs are compared quantity by quantity.",
         epilog="Steps that nobody marked are found. A folder is the ranks of one run.",
     )
-    command.add_argument("a", metavar="A", help="the run before: a trace (.json, .gz, .zst, .zip, .sqlite), a folder "
-                                                "of ranks, an http(s) URL, or results of a benchmark or a log")
-    command.add_argument("b", metavar="B", help="the run after, of the same kind")
+    command.add_argument("runs", metavar="RUN", nargs="+",
+                         help="the run before, then the run after: traces (.json, .gz, .zst, .zip, .sqlite), folders "
+                              "of ranks, http(s) URLs, or results of a benchmark or a log; with --against, one or "
+                              "more runs before")
+    command.add_argument("--against", metavar="RUN", nargs="+", help="one or more runs after: several recordings of "
+                                                                    "each side tell what would come again")
+    command.add_argument("--paired", action="store_true", help="run i after was made beside run i before (in turns)")
     command.add_argument("--device", metavar="NAME",
                          help="take the devices of both for this one of the catalog (h100-sxm …)")
     command.add_argument("--format", choices=FORMATS, default="table")
@@ -37,20 +42,16 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Read both, compare, show."""
     from sublight.device import named
-    from sublight.guard import diff
-    from sublight.observe.kineto import no_garbage_collection
-    from sublight.observe.read import read_all
 
+    a, b = _sides(options)
     device = named(options.device) if options.device else None
     output.check_writable(options.output, options.format)
-    if options.a == options.b == "-":
+    if (*a, *b).count("-") > 1:
         raise InputError("standard input can be read only once; expected two files")
-    if _results(options):
+    if _of_results(a, b):
+        _show_results(a, b, options)
         return 0
-    with output.progress() as report, no_garbage_collection():
-        a = read_all([options.a], progress=report)
-        b = read_all([options.b], progress=report)
-        found = diff(a, b, device=device)
+    found = _difference(a, b, device, options.paired)
     if options.format == "table":
         from sublight.show.diff import print_difference
 
@@ -60,23 +61,54 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _results(options: argparse.Namespace) -> bool:
-    """Compare and show files of results; False where both sides are traces."""
+def _sides(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The runs of A and of B."""
+    if options.against is None:
+        if len(options.runs) != 2:
+            raise InputError(f"expected two runs, got {len(options.runs)}; several of a side: sublight diff A1 A2 … "
+                             "--against B1 B2 …")
+        return options.runs[:1], options.runs[1:]
+    if options.paired and len(options.runs) != len(options.against):
+        raise InputError(f"pairs expected, got {len(options.runs)} runs before and {len(options.against)} after")
+    return options.runs, options.against
+
+
+def _difference(a: list[str], b: list[str], device: Device | None, paired: bool) -> Difference:
+    """Of traces: each run is read, and let go, before the next."""
+    from sublight.guard.attribute import difference
+    from sublight.guard.typical import pooled, typical
+    from sublight.observe.kineto import no_garbage_collection
+    from sublight.observe.read import read_all
+
+    with output.progress() as report, no_garbage_collection():
+        sides = [pooled([typical(read_all([path], progress=report), device=device) for path in side])
+                 for side in (a, b)]
+        return difference(*sides, paired=paired)
+
+
+def _of_results(a: list[str], b: list[str]) -> bool:
+    """Are both sides results, not traces? Raises InputError where one is neither."""
     from sublight.observe.read import holds_traces
 
-    traces = [holds_traces(path) for path in (options.a, options.b)]
-    if all(traces):
-        return False
-    if any(traces):
-        of_results = "B" if traces[0] else "A"
-        raise InputError(f"{of_results} is no trace, the other one is; expected two traces or two sides of results")
+    traces = [{holds_traces(path) for path in side} for side in (a, b)]
+    for name, held in zip("AB", traces, strict=True):
+        if len(held) > 1:
+            raise InputError(f"{name} holds traces and results; expected runs of one kind")
+    if traces[0] != traces[1]:
+        raise InputError(f"{'B' if traces[0] == {True} else 'A'} is no trace, the other one is; expected two traces or "
+                         "two sides of results")
+    return traces[0] == {False}
+
+
+def _show_results(a: list[str], b: list[str], options: argparse.Namespace) -> None:
+    """Compare and show files of results."""
     from sublight.guard.config import settings_of_results
     from sublight.guard.results import compare
     from sublight.show import diff_results as show
 
-    (a, notes_a), (b, notes_b) = _read_results(options.a), _read_results(options.b)
+    (of_a, notes_a), (of_b, notes_b) = _read_results(a), _read_results(b)
     notes = tuple(f"{side}: {note}" for side, several in (("A", notes_a), ("B", notes_b)) for note in several)
-    told = show.Told(compare(a, b), settings_of_results(a, b), notes)
+    told = show.Told(compare(of_a, of_b, paired=options.paired), settings_of_results(of_a, of_b), notes)
     if options.format == "table":
         output.write_table(lambda console: show.print_verdicts(told, console), options.output)
     elif options.format == "json":
@@ -84,17 +116,18 @@ def _results(options: argparse.Namespace) -> bool:
     else:
         write = show.html if options.format == "html" else show.markdown
         output.write_text(write(told), options.output)
-    return True
 
 
-def _read_results(path: str) -> tuple[list[Result], list[str]]:
-    """The results of a file, or of all files of a folder."""
+def _read_results(paths: list[str]) -> tuple[list[Result], list[str]]:
+    """The results of files, or of all files of folders, in their order."""
     from pathlib import Path
 
     from sublight.observe.results import read
 
-    folder = Path(path)
-    files = sorted(str(f) for f in folder.iterdir() if f.is_file()) if folder.is_dir() else [path]
+    files: list[str] = []
+    for path in paths:
+        folder = Path(path)
+        files += sorted(str(f) for f in folder.iterdir() if f.is_file()) if folder.is_dir() else [path]
     readings = [read(file) for file in files]
     return [r for one in readings for r in one.results], [note for one in readings for note in one.notes]
 

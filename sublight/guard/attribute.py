@@ -16,6 +16,7 @@ from sublight.guard.changes import Change, changes
 from sublight.guard.config import Setting, settings
 from sublight.guard.member import Key
 from sublight.guard.typical import Entry, Typical, typical
+from sublight.guard.waiting import Inside, inside_collectives
 from sublight.trace import Trace
 from sublight.verdict import Verdict
 
@@ -65,7 +66,8 @@ class Difference:
     keys: tuple[KeyChange, ...]          # by size, largest first
     changes: tuple[Change, ...]          # by size, largest first; what is small is put together
     settings: tuple[Setting, ...]
-    verdict: Verdict                     # on the repetitions' lengths: what one recording of each side can tell
+    verdict: Verdict                     # on the length of a step: what the recordings of each side can tell
+    inside: tuple[Inside | None, Inside | None]     # of both, waiting and transfer inside collectives
 
     @property
     def ns(self) -> int:
@@ -80,20 +82,25 @@ class Difference:
 def diff(a: Sequence[Trace], b: Sequence[Trace], *, device: Device | None = None) -> Difference:
     """What changed from run A to run B. Raises InputError where a run has nothing to account for.
 
-    `a`, `b`: the traces of each run, one a rank. `device` overrides what the traces say about their devices.
+    `a`, `b`: the traces of each run, one a rank. `device` overrides what the traces say about their devices. Several
+    recordings of a side: `difference(pooled([typical(one), …]), …)`.
     """
     return difference(typical(a, device=device), typical(b, device=device))
 
 
-def difference(a: Typical, b: Typical) -> Difference:
-    """Two typical steps against each other."""
-    from sublight.guard.results import steps
+def difference(a: Typical, b: Typical, *, paired: bool = False) -> Difference:
+    """Two typical steps against each other. paired: of several recordings, i of B was made beside i of A."""
+    from sublight.guard.results import recordings, steps
+
+    several = a.recordings or b.recordings
+    judged = recordings(a.recordings or (a,), b.recordings or (b,), paired=paired) if several else steps(a, b)
 
     keys = [KeyChange(key, a[key], b[key]) for key in sorted({*a.entries, *b.entries})]
     parts = [PartChange(name, _sum(a, name), _sum(b, name)) for name in PARTS]
     out = Difference(
         a, b, tuple(part for part in parts if part.a.ns or part.b.ns),
-        tuple(sorted(keys, key=lambda row: (-abs(row.ns), row.key))), changes(a, b), settings(a, b), steps(a, b))
+        tuple(sorted(keys, key=lambda row: (-abs(row.ns), row.key))), changes(a, b), settings(a, b), judged,
+        (inside_collectives(a), inside_collectives(b)))
     for what, rows in (("parts", out.parts), ("keys", out.keys), ("changes", out.changes)):
         assert sum(row.ns for row in rows) == out.ns, f"the {what} do not sum to the difference"
     return out

@@ -22,6 +22,8 @@ from sublight.guard.typical import Entry, Typical
 from sublight.observe.kernel_name import classify
 
 SHOWN = 0.005                            # of the sum of all changes' sizes: a smaller one is among the others
+# Student's t, 97.5 %, from one degree of freedom on; with more it is two standard errors.
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 BY_DURATION = 0.5                        # of what it owns more: its own runs take longer, it is not what runs beside it
 OPPOSITE = {
     "slower": "faster", "more runs": "fewer runs", "new": "gone", "more exposed": "less exposed",
@@ -54,6 +56,7 @@ class Change:
     before: Amount
     after: Amount
     scatter_ns: float | None             # standard error of ns from the repetitions of both; None: one has only one
+    reach: float                         # standard errors that chance reaches in 95 % of cases
     keys: tuple[Key, ...]
 
     @property
@@ -69,7 +72,7 @@ class Change:
     @property
     def doubtful(self) -> bool:
         """Could the repetitions' own scatter explain it?"""
-        return self.scatter_ns is not None and abs(self.ns) < 2 * self.scatter_ns
+        return self.scatter_ns is not None and abs(self.ns) < self.reach * self.scatter_ns
 
 
 def changes(a: Typical, b: Typical) -> tuple[Change, ...]:
@@ -90,6 +93,15 @@ def changes(a: Typical, b: Typical) -> tuple[Change, ...]:
     return tuple(sorted(shown, key=_order) + sorted(others, key=_order))
 
 
+def reach(freedom: int) -> float:
+    """Standard errors within which chance stays in 95 % of cases.
+
+    >>> reach(2), reach(60)
+    (4.3, 2.0)
+    """
+    return STUDENT[max(freedom, 1) - 1] if freedom <= len(STUDENT) else 2.0
+
+
 def _order(change: Change) -> tuple[int, str, tuple[Key, ...]]:
     return -abs(change.ns), change.kind, change.keys
 
@@ -99,6 +111,7 @@ class _Groups:
 
     def __init__(self, a: Typical, b: Typical, keys: Sequence[Key]) -> None:
         self.a, self.b, self.keys = a, b, keys
+        self.reach = reach(sum(len(side.recordings) or side.repetitions for side in (a, b)) - 2)
         self.swapped: dict[str, int] = {}
         for number, names in enumerate(swaps(_runs(a), _runs(b), _sequence(a), _sequence(b))):
             self.swapped |= dict.fromkeys(names, number)
@@ -158,7 +171,8 @@ class _Groups:
         return Change(
             kind, GROUPS[keys[0].part], family, tuple(dict.fromkeys(key.operator for key in keys if key.operator)),
             self._names(self.a, keys), self._names(self.b, keys), after.ns - before.ns, before, after,
-            sum(s * s for s in known) ** 0.5 if known and len(known) == len(scatter) else None, tuple(sorted(keys)))
+            sum(s * s for s in known) ** 0.5 if known and len(known) == len(scatter) else None, self.reach,
+            tuple(sorted(keys)))
 
     def weight(self, change: Change) -> int:
         """How much moved, by which it is shown or not: a kernel replaced by an equally fast one did change, and so did

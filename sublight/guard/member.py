@@ -131,7 +131,7 @@ def _busy(view: View, operator: I32, which: Kept) -> Pieces:
     owned = owned_ns(trace, view.timeline, view.device, part, which.windows)
     spent = inside(a.ts_ns, a.end_ns, which.windows)
     rows = np.flatnonzero((a.device == view.device) & (spent > 0))
-    begins = _in_windows(a.ts_ns[rows], which)
+    begins = in_windows(a.ts_ns[rows], which)
     bound = np.full(len(rows), -1, np.int64)
     if view.bounds is not None:
         least = view.bounds.of_activity_ns[rows]
@@ -149,21 +149,32 @@ def _idle(view: View, operator: I32, which: Kept) -> Pieces:
     at, starts, ends = at[gap], starts[gap], ends[gap]
     here = np.flatnonzero((a.device == view.device) & (a.dur_ns > 0))
     next_one = here[np.minimum(np.searchsorted(a.ts_ns[here], starts, "left"), len(here) - 1)]
-    first = np.concatenate([[True], (next_one[1:] != next_one[:-1]) | (line.owner[at[1:]] != line.owner[at[:-1]])])
+    first = np.concatenate([[True], next_one[1:] != next_one[:-1]])      # one gap, whatever its causes
     unknown = np.full(len(at), -1, np.int64)
     return Pieces(line.owner[at], operator[next_one], a.name[next_one], starts, ends - starts,
                   ends - starts, first[: len(at)], unknown)
 
 
 def _operators(view: View, links: Links) -> I32:
-    """Per activity the name of its innermost operator, -1 where none is known."""
+    """Per activity the name of its innermost operator, -1 where none is known.
+
+    A kernel whose launch is not in the file (it came before the recording) is taken to be of the operator that
+    launches all its other runs: else a cut at the start of a file would look like fewer runs.
+    """
     row = innermost_operators(view.trace, links)
     names = np.append(view.trace.ops.name, np.int32(-1))       # the last stands for "none", at index -1
     out: I32 = names[row]
+    kernel = view.trace.activities.name
+    known = out >= 0
+    first, last = np.full(len(view.trace.names), np.iinfo(np.int32).max), np.full(len(view.trace.names), -1)
+    np.minimum.at(first, kernel[known], out[known])
+    np.maximum.at(last, kernel[known], out[known])
+    alone = (links.call < 0) & ~known & (first == last)[kernel]
+    out[alone] = last[kernel[alone]]
     return out
 
 
-def _in_windows(ts_ns: I64, which: Kept) -> B:
+def in_windows(ts_ns: I64, which: Kept) -> B:
     starts, ends = (np.array(column) for column in zip(*which.windows, strict=True))
     at = np.searchsorted(starts, ts_ns, "right") - 1
     out: B = (at >= 0) & (ts_ns < ends[at])

@@ -21,7 +21,7 @@ import numpy as np
 from sublight.errors import InputError
 from sublight.explain.words import number
 from sublight.guard.judge import judge
-from sublight.guard.noise import allowance
+from sublight.guard.noise import Allowance, allowance
 from sublight.guard.typical import Typical
 from sublight.result import Result
 from sublight.verdict import Verdict
@@ -218,9 +218,12 @@ def _order(a: Noted, b: Noted, paired: bool) -> tuple[bool, str]:
 def steps(a: Typical, b: Typical, *, practical: float | None = None, confidence: float | None = None) -> Verdict:
     """Of the steps of two recorded runs, one recording each. Ranks step together: a step of several devices counts as
     one, as long as the slowest."""
-    known = allowance("CPU step time" if any(m.view.cpu_only for run in (a, b) for m in run.members) else "step time")
-    return judge(_steps_of(a), _steps_of(b), quantity="step time", unit="s", one_run=True, allowed=known,
+    return judge(_steps_of(a), _steps_of(b), quantity="step time", unit="s", one_run=True, allowed=_allowed([a, b]),
                  practical=practical, confidence=confidence)
+
+
+def _allowed(runs: Sequence[Typical]) -> Allowance | None:
+    return allowance("CPU step time" if any(m.view.cpu_only for run in runs for m in run.members) else "step time")
 
 
 def _steps_of(run: Typical) -> np.ndarray:
@@ -237,8 +240,12 @@ def recordings(
 ) -> Verdict:
     """Of several recordings of each side, each a run of its own: its value is its mean step. paired: recording i of B
     was made beside recording i of A."""
+    if paired and len(a) != len(b):
+        raise InputError(f"pairs expected, got {number(len(a), 'recording')} of A and {len(b)} of B")
     sides = [[float(_steps_of(run).mean()) for run in side] for side in (a, b)]
-    return judge(*sides, quantity="step time", unit="s", paired=paired, practical=practical, confidence=confidence)
+    return judge(*sides, quantity="step time", unit="s", paired=paired, allowed=_allowed([*a, *b]),
+                 practical=practical, confidence=confidence,
+                 evidence=("recording i of A and recording i of B are a pair",) if paired else ())
 
 
 def summary(verdicts: Sequence[Verdict]) -> Mapping[str, int]:

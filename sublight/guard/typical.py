@@ -3,12 +3,15 @@
 Sums are over the repetitions of all devices of all ranks, then divided: each key is rounded down, and the nanoseconds
 that are left go to the keys with the largest remainders, so that the keys sum to the step. It depends on the run alone:
 differences of typical steps add up over several runs, key by key.
+
+    typical(traces)    of one recording, a trace a rank
+    pooled(runs)       of several recordings of the same thing
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,8 +25,8 @@ from sublight.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a typical step. runs: a step; of idle time the gaps. scatter_ns: standard error of the mean over
-    repetitions, None where there is only one."""
+    """One key of a typical step. runs: a step; of idle time the gaps. scatter_ns: standard error of the mean, over
+    repetitions, or over recordings where there are several; None where there is only one."""
 
     ns: int = 0
     spent_ns: float = 0.0                # durations, owned or not
@@ -50,7 +53,8 @@ class Typical:
     hidden_ns: int                       # communication with compute beside it
     repetitions: int
     members: tuple[Member, ...]
-    bounded: bool                        # is the device in the catalog, so that bounds are known at all?
+    bounded: bool                        # is the device in the catalog, and the bound of anything known?
+    recordings: tuple[Typical, ...] = () # that it is the mean of, where there are several
 
     def __getitem__(self, key: Key) -> Entry:
         """What is charged to a key; nothing where it is not part of this step."""
@@ -70,12 +74,28 @@ def typical(traces: Sequence[Trace], *, device: Device | None = None) -> Typical
                if not view.cpu_only or first[id(view.trace)] is view]
     if not any(m.window_ns for m in members):
         raise InputError("the run takes no time at all; expected a trace with activities that last")
+    return _of_members(members)
+
+
+def pooled(runs: Sequence[Typical]) -> Typical:
+    """The typical step of several recordings of the same thing: the mean over all their repetitions. How far it may
+    be off is told by how far the recordings lie apart, never by repetitions of one."""
+    if len(runs) == 1:
+        return runs[0]
+    whole = _of_members([m for run in runs for m in run.members])
+    scatter = {key: np.std([run[key].ns for run in runs], ddof=1) / len(runs) ** 0.5 for key in whole.entries}
+    entries = {key: replace(entry, scatter_ns=float(scatter[key])) for key, entry in whole.entries.items()}
+    return replace(whole, entries=entries, recordings=tuple(runs))
+
+
+def _of_members(members: Sequence[Member]) -> Typical:
     repetitions = sum(len(m.kept.windows) for m in members)
     total = sum(m.window_ns for m in members)
     step_ns = (2 * total + repetitions) // (2 * repetitions)
+    entries = _entries(members, repetitions, step_ns)
     return Typical(
-        step_ns, _entries(members, repetitions, step_ns), round(sum(m.hidden_ns for m in members) / repetitions),
-        repetitions, tuple(members), any(m.view.bounds is not None for m in members))
+        step_ns, entries, round(sum(m.hidden_ns for m in members) / repetitions), repetitions, tuple(members),
+        any(entry.known_ns for entry in entries.values()))
 
 
 def _entries(members: Sequence[Member], repetitions: int, step_ns: int) -> dict[Key, Entry]:

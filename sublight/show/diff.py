@@ -23,6 +23,8 @@ def print_difference(d: Difference, console: Console) -> None:
         console.print(Text(diff_rows.run_line(name, run), style="dim"))
     console.print(Text(diff_rows.verdict(d), style="bold"))
     console.print(Text(diff_rows.judged(d), style="dim"))
+    if line := diff_rows.collectives_line(d):
+        console.print(Text(line))
     if rows := diff_rows.settings_rows(d):
         _print(console, diff_rows.SETTINGS_HEAD, rows)
     _print(console, diff_rows.parts_head(d), diff_rows.parts_rows(d), last_bold=True)

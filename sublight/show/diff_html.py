@@ -22,7 +22,8 @@ MARGIN = 0.15                            # of what is drawn, on either side
 
 def html(d: Difference) -> str:
     """The whole page, in ASCII."""
-    body = [f'<p class="verdict">{text(diff_rows.verdict(d))}</p>', f"<p>{text(diff_rows.judged(d))}</p>", "<ul>",
+    body = [f'<p class="verdict">{text(diff_rows.verdict(d))}</p>', f"<p>{text(diff_rows.judged(d))}</p>",
+            *([f"<p>{text(line)}</p>"] if (line := diff_rows.collectives_line(d)) else []), "<ul>",
             *(f"<li>{text(diff_rows.run_line(name, run))}</li>" for name, run in (("A", d.a), ("B", d.b))), "</ul>"]
     if rows := diff_rows.settings_rows(d):
         body += ["<h3>What differs in the runs</h3>", *table(diff_rows.SETTINGS_HEAD, rows, "settings that differ")]
@@ -33,7 +34,7 @@ def html(d: Difference) -> str:
                   [(row.ns, row.kind, row.what, row.detail) for row in diff_rows.change_rows(d, None)], "changes")
     if rows := diff_rows.member_rows(d):
         body += ["<h3>Each device</h3>", *table(diff_rows.MEMBERS_HEAD, rows, "step of each device")]
-    body += ["<ul>", *(f"<li>{text(line)}.</li>" for line in diff_rows.notes(d)), "</ul>"]
+    body += ["<ul>", *(f"<li>{text(line)}.</li>" for line in diff_rows.notes(d, None)), "</ul>"]
     return page("sublight diff", body, style=STYLE)
 
 

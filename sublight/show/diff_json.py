@@ -8,6 +8,7 @@ from sublight.guard.attribute import Difference
 from sublight.guard.changes import Amount, Change
 from sublight.guard.member import Key
 from sublight.guard.typical import Entry, Typical
+from sublight.guard.waiting import Inside
 from sublight.show.diff_results import fields
 from sublight.show.diff_rows import verdict
 
@@ -20,7 +21,7 @@ def document(d: Difference) -> dict[str, Any]:
 
     return {
         "schema": SCHEMA, "version": __version__, "verdict": verdict(d),
-        "a": _run(d.a), "b": _run(d.b), "difference_ns": d.ns, "bounded": d.bounded,
+        "a": _run(d.a, d.inside[0]), "b": _run(d.b, d.inside[1]), "difference_ns": d.ns, "bounded": d.bounded,
         "step_time": fields(d.verdict),
         "settings": [{"name": s.name, "a": s.a, "b": s.b, "differs": s.differs} for s in d.settings],
         "parts": [
@@ -35,10 +36,18 @@ def document(d: Difference) -> dict[str, Any]:
     }
 
 
-def _run(run: Typical) -> dict[str, Any]:
+def _files(run: Typical) -> list[str]:
+    return list(dict.fromkeys(file for m in run.members for file in m.view.trace.quality.files))
+
+
+def _run(run: Typical, inside: Inside | None) -> dict[str, Any]:
     return {
-        "files": list(dict.fromkeys(file for m in run.members for file in m.view.trace.quality.files)),
+        "files": _files(run),
         "step_ns": run.step_ns, "repetitions": run.repetitions, "hidden_communication_ns": run.hidden_ns,
+        "recordings": [{"files": _files(one), "step_ns": one.step_ns, "repetitions": one.repetitions}
+                       for one in run.recordings],
+        "inside_collectives": None if inside is None else {
+            "waiting_ns": inside.waiting_ns, "transfer_ns": inside.transfer_ns, "collectives": inside.collectives},
         "members": [
             {"label": m.label, "rank": m.rank, "steps": m.kept.words, "with_pause": m.kept.with_pause,
              "set_apart": m.kept.apart, "step_ns": [end - start for start, end in m.kept.windows]}

@@ -13,6 +13,7 @@ SIGNS = "\\`*_|<>[]~"
 def markdown(d: Difference) -> str:
     """The verdict, what differs, the parts, the changes, the notes."""
     lines = [f"**{_plain(diff_rows.verdict(d))}**", "", _plain(diff_rows.judged(d)), "",
+             *([_plain(line), ""] if (line := diff_rows.collectives_line(d)) else []),
              *(f"- {_plain(diff_rows.run_line(name, run))}" for name, run in (("A", d.a), ("B", d.b))), ""]
     if rows := diff_rows.settings_rows(d):
         lines += [*_table(diff_rows.SETTINGS_HEAD, rows, figures=False), ""]

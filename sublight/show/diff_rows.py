@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from sublight.explain.words import cut, ms, number, percent
 from sublight.guard.attribute import Difference, PartChange
@@ -16,7 +18,10 @@ from sublight.observe.kernel_name import classify
 Row = tuple[str, ...]
 SPACES = re.compile(r"(?:at::native|c10|std|\(anonymous namespace\))::|\(int\)|\bvoid (?=\w)")
 NUMBERS = re.compile(r"<(?:\d+, )+")
-MOST_CHANGES, MOST_NAMES, NAME = 16, 3, 58
+NUMBERED = re.compile(r"\[\d+\]$")
+CASTS = re.compile(r"(?:at::native|c10|<unnamed>|\(anonymous namespace\))::|\((?:int|bool|unsigned long)\)(?=\d)|"
+                   r"\bvoid (?=\w)")
+MOST_CHANGES, MOST_NAMES, NAME, WHOLE_NAME = 16, 3, 58, 240
 SETTINGS_HEAD = ("what differs", "A", "B")
 MEMBERS_HEAD = ("", "A", "B", "B − A")
 KINDS = {"longer gap": "gap longer", "shorter gap": "gap shorter"}
@@ -50,7 +55,20 @@ def judged(d: Difference) -> str:
     """Whether B's step is worse, as far as one recording of each tells."""
     v = d.verdict
     between = f"{percent_of(v.change)}, between {percent_of(v.low)} and {percent_of(v.high)}"
-    return f"{'; '.join((f'Step time: {v.state}, {between}', *v.evidence))}."
+    what = "recordings" if d.a.recordings or d.b.recordings else "recordings of each side, in turns,"
+    more = [f"at least {v.more_runs} more {what} would be needed to tell"] if v.more_runs else []
+    return f"{'; '.join((f'Step time: {v.state}, {between}', *v.evidence, *more))}."
+
+
+def collectives_line(d: Difference) -> str | None:
+    """Whether collectives take longer to transfer or wait for a peer, where several ranks tell; None where nothing of
+    both changed."""
+    a, b = d.inside
+    if a is None or b is None or (a.waiting_ns, a.transfer_ns) == (b.waiting_ns, b.transfer_ns):
+        return None
+    said = [f"{what} {ms(before)} in A, {ms(after)} in B ({signed(after - before)})" for what, before, after in (
+        ("waiting for peers", a.waiting_ns, b.waiting_ns), ("transfer", a.transfer_ns, b.transfer_ns))]
+    return f"Inside matched collectives, a step of one device: {'; '.join(said)}."
 
 
 def percent_of(change: float) -> str:
@@ -66,8 +84,11 @@ def run_line(name: str, run: Typical) -> str:
     first = next(iter(files)) if len(files) == 1 else f"{len(files)} files"
     which = run.members[0].kept
     said = [f"{name}: {first}"]
-    if len(run.members) > 1:
-        said.append(number(len(run.members), "device"))
+    if run.recordings:
+        said.append(f"{len(run.recordings)} recordings")
+    devices = len({m.label for m in run.members})
+    if devices > 1:
+        said.append(number(devices, "device"))
     said.append(f"step {ms(run.step_ns)}")
     pause = ", each up to the start of the next" if which.with_pause else ""
     said.append(f"mean of {run.repetitions:,} repetitions{pause}" if run.repetitions > 1 else "one repetition")
@@ -129,7 +150,8 @@ class ChangeRow:
 def change_rows(d: Difference, most: int | None = MOST_CHANGES) -> list[ChangeRow]:
     """The largest changes in words; the rest as one line, so that they sum to the difference."""
     few = d.changes if most is None else d.changes[:most]
-    rows = [change_row(change) for change in few]
+    told = labels(_names(few))
+    rows = [change_row(change, told) for change in few]
     rest = d.changes[len(few):]
     if rest:
         rows.append(ChangeRow(signed(sum(c.ns for c in rest)), "other", f"{len(rest)} smaller ones",
@@ -137,10 +159,16 @@ def change_rows(d: Difference, most: int | None = MOST_CHANGES) -> list[ChangeRo
     return rows
 
 
-def change_row(change: Change) -> ChangeRow:
-    """A change in words."""
+def _names(few: Sequence[Change]) -> list[str]:
+    """Of the kernels that these changes show, in order; a change that puts small ones together shows none."""
+    return [name for change in few if change.kind != "other" for name in (
+        *change.before_names[:MOST_NAMES], *change.after_names[:MOST_NAMES])]
+
+
+def change_row(change: Change, told: Mapping[str, str]) -> ChangeRow:
+    """A change in words. told: how the kernels' names are shown."""
     mark = "~" if change.doubtful else ""
-    return ChangeRow(mark + signed(change.ns), _kind(change), _what(change), _detail(change))
+    return ChangeRow(mark + signed(change.ns), _kind(change), _what(change, told), _detail(change))
 
 
 def _kind(change: Change) -> str:
@@ -155,24 +183,43 @@ def short(name: str, width: int = NAME) -> str:
     return cut(NUMBERS.sub("<", SPACES.sub("", classify(name).short or name)), width)
 
 
-def named(names: tuple[str, ...]) -> str:
+def labels(names: Iterable[str]) -> dict[str, str]:
+    """How each name is shown. Names that are short the same way, as kernels that differ in a template argument are,
+    get a number each: `elementwise_kernel<gpu_kernel_impl_nocast<at…> [2]`; `footnotes` says them in full."""
+    alike: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        alike.setdefault(short(name), []).append(name)
+    numbers = count(1)
+    return {name: label if len(group) == 1 else f"{label} [{next(numbers)}]"
+            for label, group in alike.items() for name in group}
+
+
+def footnotes(told: Mapping[str, str]) -> list[str]:
+    """Names that got a number, nearly whole; where their beginnings are the same, their ends."""
+    numbered = [(CASTS.sub("", name), found[0]) for name, label in told.items() if (found := NUMBERED.search(label))]
+    heads = [cut(name, WHOLE_NAME) for name, _ in numbered]
+    return [f"{number} {head if heads.count(head) == 1 else '…' + name[1 - WHOLE_NAME:]}"
+            for (name, number), head in zip(numbered, heads, strict=True)]
+
+
+def named(names: tuple[str, ...], told: Mapping[str, str]) -> str:
     """Some kernels: those that take longest, and how many more."""
-    told = ", ".join(short(name) for name in names[:MOST_NAMES])
-    return told + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    said = ", ".join(told.get(name) or short(name) for name in names[:MOST_NAMES])
+    return said + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
 
 
-def _what(change: Change) -> str:
+def _what(change: Change, told: Mapping[str, str]) -> str:
     names = change.before_names or change.after_names
     if change.kind == "other":
         both = {*change.before_names, *change.after_names}
         return f"{change.family}: {number(len(both), 'name')} with a small change"
     if change.gap:
-        return f"before {named(change.after_names or names)}"
+        return f"before {named(change.after_names or names, told)}"
     if change.kind == "replaced":
         gone = tuple(n for n in change.before_names if n not in change.after_names)
         new = tuple(n for n in change.after_names if n not in change.before_names)
-        return f"{named(gone or change.before_names)} by {named(new or change.after_names)}"
-    return named(tuple(dict.fromkeys((*change.before_names, *change.after_names))))
+        return f"{named(gone or change.before_names, told)} by {named(new or change.after_names, told)}"
+    return named(tuple(dict.fromkeys((*change.before_names, *change.after_names))), told)
 
 
 def _detail(change: Change) -> str:
@@ -204,7 +251,10 @@ def _count(runs: float) -> str:
 def member_rows(d: Difference) -> list[Row]:
     """The mean step of each device, where there are several: those of the same label side by side."""
     def steps(run: Typical) -> dict[str, float]:
-        return {m.label: m.window_ns / len(m.kept.windows) for m in run.members}
+        of: dict[str, list[int]] = {}
+        for m in run.members:            # of several recordings, the same label in each
+            of.setdefault(m.label, []).extend(end - start for start, end in m.kept.windows)
+        return {label: sum(windows) / len(windows) for label, windows in of.items()}
 
     a, b = steps(d.a), steps(d.b)
     if max(len(a), len(b)) < 2:
@@ -213,11 +263,16 @@ def member_rows(d: Difference) -> list[Row]:
              signed(b[label] - a[label]) if label in a and label in b else "") for label in dict.fromkeys((*a, *b))]
 
 
-def notes(d: Difference) -> list[str]:
-    """What a reader must know to trust the tables."""
-    out = []
+def notes(d: Difference, most: int | None = MOST_CHANGES) -> list[str]:
+    """What a reader must know to trust the tables; most: of the changes that are shown."""
+    out = footnotes(labels(_names(d.changes[:most])))
+    several = d.a.recordings or d.b.recordings
     if any(change.doubtful for change in d.changes):
-        out.append("~ is within twice the standard error of the repetitions' means: it may be chance")
+        means = "recordings' means" if several else "repetitions' means"
+        out.append(f"~ is within twice the standard error of the {means}: it may be chance")
+    if d.changes and not several and d.verdict.state == "cannot tell":
+        out.append("One recording of each: what changed did so between these two; whether it would come again, several "
+                   "of each side tell (sublight diff A1 A2 … --against B1 B2 …)")
     paused = {run.members[0].kept.with_pause for run in (d.a, d.b)}
     if len(paused) > 1:
         out.append("only one of the two steps includes the pause before the next one: the other file holds one step")
