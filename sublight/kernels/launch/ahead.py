@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
+from sublight.kernels.contract import Shape, Spec, Tensor
 from sublight.kernels.launch.call import Argument, Call, kernel_of
 from sublight.kernels.launch.targets import Target
 
@@ -86,3 +88,18 @@ def _kind(value: Argument) -> tuple[str, bool]:
 
 def _form(tensor: Any) -> str:
     return TYPES[str(tensor.dtype).removeprefix("torch.")]
+
+
+def placeholders(specs: Mapping[str, Spec]) -> dict[str, Tensor]:
+    """Tensors without memory: enough to compile a call that is made of them."""
+    import torch
+
+    from sublight.kernels.rounding import DTYPES
+
+    return {name: torch.empty(spec.sizes, dtype=DTYPES[spec.form], device="meta") for name, spec in specs.items()}
+
+
+def compiled_for(op: str, shape: Shape, target: Target) -> tuple[Compiled, ...]:
+    """The code of what an operator's Triton kernel launches for a shape on an architecture."""
+    form = import_module(f"sublight.kernels.{op}.triton_form")
+    return tuple(compiled(call, target) for call in form.calls(shape, placeholders(form.tensors(shape)), target))
