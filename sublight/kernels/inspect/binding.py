@@ -1,0 +1,232 @@
+"""This file knows about what binds a loop: clocks that one iteration takes at least, by pipe, and what follows.
+
+For one iteration of one block on one SM, with W warps that run the loop (rates: catalog/kernels/pipes.toml):
+
+    tensor   Σ FLOPs of its tensor-core instructions / FLOPs a clock: a warp's once for each warp, a warpgroup's once
+             for four warps, a thread's once a block (.2CTA: half of it on each of two SMs)
+    issue    instructions · W / 4
+    fp32, imad, alu, xu, fp64, fp16, lsu     instructions · 32 lanes · W / results a clock
+    shared   128 bytes · W at least for each access / 128 bytes a clock (LDSM and STSM: 128 bytes a matrix)
+
+The largest binds, and tensor / largest is the share of the tensor cores' peak that the loop reaches at most. All are
+upper limits of speed: latencies, stalls, bank conflicts, the time of memory and trip counts are not in SASS.
+
+Counted is what each iteration runs (loops.py: always). Where tensor-core instructions stand behind a condition: those
+of a single thread (UTC*MMA) with their block, as one warp's; others with the whole body, and the verdict says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sublight.kernels.inspect.code import Function, Instruction, Launch
+from sublight.kernels.inspect.flow import calls
+from sublight.kernels.inspect.loops import Loop, loops_in
+from sublight.kernels.inspect.mix import Mix, mix_of_code
+from sublight.kernels.inspect.pipes import OTHER, Pipes, pipe_of, pipes_of, plain
+from sublight.kernels.inspect.tensor import TensorKind, tensor_kinds
+
+LANES = 32
+WARPGROUP = 4
+PAIRED = {"FFMA2", "FADD2", "FMUL2"}                      # two fp32 results a lane: half as many fit in a clock
+MATRIX_BYTES = 128                                        # 8x8 of two bytes: LDSM and STSM
+SIXTEEN = 2                                               # results a lane of HFMA2 and its like
+SMALL = ("U8", "S8", "U16", "S16", "B1", "B2", "B3")      # conversions of small integers run faster than xu's rate
+LSU = ("shared", "global", "local", "shuffle")
+BEHIND = "tensor-core instructions stand behind a condition"
+UNRATED = ("convert", "compare", "bits", "tma", "tmem", OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopVerdict:
+    """What binds one loop. Clocks: of one iteration of one block, at least."""
+
+    label: str | None                    # ".L_x_2"
+    start: int                           # addresses of its first instruction and its last branch back
+    end: int
+    depth: int                           # 1: outermost
+    parent: int | None                   # index of the loop around it
+    hot: bool                            # False: it waits for something (an mbarrier, a lock)
+    lines: tuple[str, int, int] | None   # source file, first and last line, where line tables are there
+    instructions: int                    # that every iteration runs, outside inner loops
+    sometimes: int                       # behind a condition
+    warps: int                           # that run it
+    warps_from: str                      # how we know
+    mix: Mix                             # of all its own instructions
+    clocks: tuple[tuple[str, float], ...]                # by pipe, most first
+    binds: str | None                    # the pipe with most; None: nothing is known, or it waits
+    tensor_limit: float | None           # share of the tensor cores' peak at most; None: no tensor work, or unknown
+    refused: tuple[str, ...]             # pipes that it uses and whose clocks are not known, and why
+    notes: tuple[str, ...]
+
+    @property
+    def spill_loads(self) -> int:
+        return self.mix.spill_loads
+
+    @property
+    def spill_stores(self) -> int:
+        return self.mix.spill_stores
+
+    def clocks_of(self, pipe: str) -> float | None:
+        return dict(self.clocks).get(pipe)
+
+
+def loops_of(function: Function, launch: Launch) -> tuple[LoopVerdict, ...]:
+    """Verdicts of a function's loops, in order of address. Empty for a function without instructions."""
+    found = loops_in(function)
+    if not found.loops:
+        return ()
+    kinds = tensor_kinds(function)
+    warps, warps_from = _warps(function, launch, kinds)
+    shared_notes = _notes_of_function(function, found.irreducible, found.unknown)
+    return tuple(_verdict(function, loop, any(not found.loops[i].wait for i in loop.inner), kinds, warps, warps_from,
+                          shared_notes) for loop in found.loops)
+
+
+def _warps(function: Function, launch: Launch, kinds: dict[int, TensorKind]) -> tuple[int, str]:
+    if launch.warps:
+        return launch.warps, "the launch"
+    needed = function.resources.required_threads if function.resources else None
+    if needed:
+        return -(-needed // LANES), "the block size that the kernel requires"
+    if any(kind.issued_by == "thread" for kind in kinds.values()):
+        return WARPGROUP, ("assumed: neither the launch nor the kernel says how many; with more, all but the tensor "
+                           "cores take more clocks")
+    return WARPGROUP, "assumed: neither the launch nor the kernel says how many; shares do not depend on it"
+
+
+def _notes_of_function(function: Function, irreducible: tuple[int, ...], unknown: tuple[int, ...]) -> tuple[str, ...]:
+    notes = []
+    if any(one.name == "USETMAXREG" for one in function.instructions):
+        notes.append("warps have roles (setmaxnreg): fewer may run this loop, and others run theirs at the same time")
+    if unknown:
+        notes.append(f"{len(unknown)} indirect branches whose targets nvdisasm does not tell: loops may be missing")
+    if irreducible:
+        notes.append(f"{len(irreducible)} branches back into the middle of code: no natural loops, not listed")
+    return tuple(notes)
+
+
+def _verdict(function: Function, loop: Loop, has_inner: bool, kinds: dict[int, TensorKind], warps: int,
+             warps_from: str, notes: tuple[str, ...]) -> LoopVerdict:
+    counted, how = _counted(loop, kinds, warps)
+    clocks, refused = _clocks(counted, kinds, pipes_of(function.arch), warps, function.arch)
+    order = tuple(sorted(clocks.items(), key=lambda pair: (-pair[1], pair[0] != "tensor", pair[0])))
+    has_tensor = any(one.address in kinds for one, _ in counted)
+    known = bool(order) and not loop.wait and (not has_tensor or "tensor" in clocks)
+    mix = mix_of_code(loop.own, kinds, function.arch)
+    return LoopVerdict(
+        label=loop.label, start=loop.start, end=loop.end, depth=loop.depth, parent=loop.parent, hot=not loop.wait,
+        lines=_lines(loop.own), instructions=len(loop.always), sometimes=len(loop.own) - len(loop.always),
+        warps=warps, warps_from=warps_from, mix=mix, clocks=order, binds=order[0][0] if known else None,
+        tensor_limit=clocks["tensor"] / order[0][1] if known and has_tensor else None, refused=refused,
+        notes=(*how, *_notes_of_loop(loop, mix, has_inner, has_tensor), *notes),
+    )
+
+
+Counted = list[tuple[Instruction, int]]                   # and how many warps of the block run it
+
+
+def _counted(loop: Loop, kinds: dict[int, TensorKind], warps: int) -> tuple[Counted, tuple[str, ...]]:
+    """Instructions that an iteration runs, as far as they bound it from below; and what that takes for granted."""
+    counted = [(one, warps) for one in loop.always]
+    behind = [block for block in loop.sometimes if any(one.address in kinds for one in block)]
+    by_thread = [all(kinds[one.address].issued_by == "thread" for one in block if one.address in kinds)
+                 for block in behind]
+    if behind and not all(by_thread):
+        return [(one, warps) for one in loop.own], (f"{BEHIND}: the whole body counts, as if each iteration ran it",)
+    counted += [(one, 1) for block in behind for one in block]
+    return counted, ((f"{BEHIND}: counted as one warp's, in each iteration",) if behind else ())
+
+
+def _clocks(counted: Counted, kinds: dict[int, TensorKind], pipes: Pipes | None, warps: int,
+            arch: str) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Clocks by pipe, and what has no clocks and why."""
+    if pipes is None:
+        return {}, (f"everything: no rates of {plain(arch)} in our sources",)
+    clocks = {"issue": sum(times for _, times in counted) / pipes.rates["issue"]}
+    refused = []
+    for pipe, amount in _amounts(counted).items():
+        rate = pipes.rates.get("shared_bytes" if pipe == "shared" else pipe)
+        if rate is not None:
+            clocks[pipe] = amount / rate
+        else:
+            refused.append(f"{pipe}: no rate of {pipes.arch} in our sources")
+    work = Counter(kinds[one.address] for one, _ in counted if one.address in kinds)
+    tensor, why = _tensor_clocks(work, pipes, warps)
+    if tensor is not None:
+        clocks["tensor"] = tensor
+    alone = sorted({pipe for one, _ in counted if (pipe := pipe_of(one.name)) in UNRATED})
+    if alone:
+        refused.append(f"{', '.join(alone)}: no rate in our sources, counted in issue alone")
+    return clocks, (*why, *refused)
+
+
+def _tensor_clocks(counts: Counter[TensorKind], pipes: Pipes, warps: int) -> tuple[float | None, tuple[str, ...]]:
+    """Clocks that the tensor cores of one SM work in one iteration of one block. None: there is no such work, or what
+    it takes is not known, and why."""
+    total, why = 0.0, []
+    for kind, count in counts.items():
+        rate = pipes.tensor.get(kind.rate or "")
+        if kind.unknown or kind.flops is None:
+            why.append(f"tensor: {kind.unknown}")
+        elif kind.sparse:
+            why.append(f"tensor: no rate of sparse {kind.name} in our sources")
+        elif rate is None:
+            why.append(f"tensor: no rate of {kind.rate} on {pipes.arch} in our sources")
+        else:
+            groups = {"warp": warps, "warpgroup": warps / WARPGROUP, "thread": 1 / kind.blocks}[kind.issued_by]
+            total += count * groups * kind.flops / rate
+    return (None if why or not counts else total), tuple(why)
+
+
+def _amounts(counted: Counted) -> dict[str, float]:
+    """What is asked of each pipe: results of its lanes, or bytes of shared memory."""
+    out: Counter[str] = Counter()
+    for one, times in counted:
+        pipe, lanes = pipe_of(one.name), LANES * times
+        if pipe in ("fp32", "imad"):
+            out["fp32"] += lanes * (2 if one.name in PAIRED else 1)
+        if pipe in ("imad", "alu", "fp64") or (pipe == "xu" and _is_slow(one)):
+            out[pipe] += lanes
+        if pipe == "fp16":
+            out[pipe] += lanes * (1 if "F32" in one.opcode.split(".") else SIXTEEN)
+        if pipe == "shared":
+            out[pipe] += times * _shared_bytes(one)
+        if pipe in LSU:
+            out["lsu"] += lanes
+    return dict(out)
+
+
+def _is_slow(one: Instruction) -> bool:
+    """Whether a conversion runs at the rate of special functions: those of small integers and of 16 bits may not."""
+    parts = one.opcode.split(".")
+    return one.name in ("MUFU", "F2I", "FRND") or (one.name == "I2F" and not set(parts) & set(SMALL)) or "F64" in parts
+
+
+def _shared_bytes(one: Instruction) -> int:
+    """Bytes that an access of one warp takes of shared memory at least: lanes that ask for one word share it."""
+    last = one.opcode.rsplit(".", 1)[-1]
+    return MATRIX_BYTES * (int(last) if one.name in ("LDSM", "STSM") and last in ("2", "4") else 1)
+
+
+def _notes_of_loop(loop: Loop, mix: Mix, has_inner: bool, has_tensor: bool) -> tuple[str, ...]:
+    notes = []
+    if has_inner:
+        notes.append("inner loops are not counted here: how often those run is not in the code")
+    called = dict.fromkeys(one.operands[-1].strip("`()") for one in loop.own if calls(one))
+    notes += [f"calls {name}, which is not counted" for name in called]
+    if not loop.wait and not has_tensor and any(row.kind in ("load", "store") for row in mix.loads):
+        notes.append("reads or writes global memory: that may bind long before any of these")
+    return tuple(notes)
+
+
+def _lines(code: Iterable[Instruction]) -> tuple[str, int, int] | None:
+    """The source file that most of the code is from, and its lines there."""
+    files = Counter(one.line[0] for one in code if one.line)
+    if not files:
+        return None
+    name = files.most_common(1)[0][0]
+    lines = [one.line[1] for one in code if one.line and one.line[0] == name]
+    return name, min(lines), max(lines)

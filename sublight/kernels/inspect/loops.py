@@ -1,0 +1,134 @@
+"""This file knows about loops in SASS: which instructions an iteration runs, always or sometimes, and how loops nest.
+
+A loop is natural: a branch goes back to a block (the header) that every path to the branch passes. Its body is what
+reaches the branch without passing the header. Branches back to one header are one loop.
+
+    always      blocks of the loop's own, outside inner loops, that every whole iteration passes
+    sometimes   the rest of its own blocks: behind a condition, or the slow path of a wait
+
+A wait is a loop of a few instructions that asks again whether something has come (an mbarrier's phase, a lock). It
+counts as instructions of the loop around it: it runs once where what it waits for is there already. ptxas puts the
+second try behind the function's end and the first one in line, so the loop around a wait spans more addresses than its
+label and its branch say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sublight.kernels.inspect.code import Function, Instruction
+from sublight.kernels.inspect.flow import Flow, dominates, dominators, flow_of, predecessors, reverse_postorder
+
+WAIT_AT_MOST = 12                       # instructions; waits of ptxas have 2 to 8
+WAITS = re.compile(r"SYNCS\.PHASECHK|NANOSLEEP|UTCATOMSWS|(LD|LDG|ATOM|ATOMG|ATOMS)\..*(STRONG|CAS|EXCH)|CCTL")
+WORKS = {"HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "HGMMA", "QGMMA", "IGMMA", "UTCHMMA", "UTCQMMA", "UTCOMMA",
+         "UTCIMMA", "FFMA", "FADD", "FMUL", "MUFU", "STG", "STS", "DFMA", "HFMA2", "RED", "REDG"}
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop, outer ones first, in order of address."""
+
+    label: str | None                   # ".L_x_2": where it begins; None: the listing has no label there
+    start: int                          # address of its first instruction
+    end: int                            # address of its last branch back
+    depth: int                          # 1: outermost
+    parent: int | None                  # index in the loops of the function
+    inner: tuple[int, ...]              # indices of the loops directly inside it, waits included
+    wait: bool
+    always: tuple[Instruction, ...]
+    sometimes: tuple[tuple[Instruction, ...], ...]       # by block
+
+    @property
+    def own(self) -> tuple[Instruction, ...]:
+        """All instructions of the loop but those of inner loops that are no waits."""
+        return (*self.always, *(one for block in self.sometimes for one in block))
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Loops of a function, and what was not understood."""
+
+    loops: tuple[Loop, ...]
+    irreducible: tuple[int, ...]        # addresses of branches back into the middle of something: no natural loop
+    unknown: tuple[int, ...]            # addresses of indirect branches whose targets are not told
+
+
+def loops_in(function: Function) -> Loops:
+    """Natural loops of a function's instructions, its subroutines' included."""
+    flow = flow_of(function)
+    nearest = dominators(flow)
+    latches, irreducible = _latches(flow, nearest)
+    bodies = {header: _body(flow, header, from_) for header, from_ in sorted(latches.items())}
+    headers = list(bodies)
+    parents = [_parent(header, headers, bodies) for header in headers]
+    waits = [_is_wait(_code(function, flow, bodies[header])) for header in headers]
+    loops = []
+    for at, header in enumerate(headers):
+        inner = tuple(i for i, parent in enumerate(parents) if parent == at)
+        working = [bodies[headers[i]] for i in inner if not waits[i]]
+        own = sorted(bodies[header] - frozenset().union(*working))
+        always = [b for b in own if all(dominates(b, latch, nearest) for latch in latches[header])]
+        loops.append(Loop(
+            label=_label(function, function.instructions[flow.blocks[header].first].address),
+            start=function.instructions[flow.blocks[header].first].address,
+            end=max(function.instructions[flow.blocks[latch].end - 1].address for latch in latches[header]),
+            depth=_depth(at, parents), parent=parents[at], inner=inner, wait=waits[at],
+            always=_code(function, flow, always),
+            sometimes=tuple(_code(function, flow, [b]) for b in own if b not in always),
+        ))
+    addresses = tuple(function.instructions[flow.blocks[b].end - 1].address for b in irreducible)
+    return Loops(tuple(loops), addresses, flow.unknown)
+
+
+def _latches(flow: Flow, nearest: dict[int, int]) -> tuple[dict[int, list[int]], list[int]]:
+    """Blocks that branch back, by the header they go to; and those whose target does not dominate them."""
+    rank = {block: at for at, block in enumerate(reverse_postorder(flow))}
+    latches: dict[int, list[int]] = {}
+    irreducible = []
+    for block in sorted(nearest):
+        for following in flow.blocks[block].successors:
+            if dominates(following, block, nearest):
+                latches.setdefault(following, []).append(block)
+            elif rank[following] <= rank[block]:
+                irreducible.append(block)
+    return latches, irreducible
+
+
+def _body(flow: Flow, header: int, latches: list[int]) -> frozenset[int]:
+    before = predecessors(flow)
+    body, todo = {header}, [latch for latch in latches if latch != header]
+    while todo:
+        block = todo.pop()
+        if block not in body:
+            body.add(block)
+            todo += before[block]
+    return frozenset(body)
+
+
+def _parent(header: int, headers: list[int], bodies: dict[int, frozenset[int]]) -> int | None:
+    """The smallest loop around this one."""
+    around = [h for h in headers if h != header and header in bodies[h]]
+    return headers.index(min(around, key=lambda h: len(bodies[h]))) if around else None
+
+
+def _depth(at: int, parents: list[int | None]) -> int:
+    depth, above = 1, parents[at]
+    while above is not None:
+        depth, above = depth + 1, parents[above]
+    return depth
+
+
+def _code(function: Function, flow: Flow, blocks: Iterable[int]) -> tuple[Instruction, ...]:
+    return tuple(one for b in sorted(blocks) for one in function.instructions[flow.blocks[b].first:flow.blocks[b].end])
+
+
+def _is_wait(code: tuple[Instruction, ...]) -> bool:
+    return (len(code) <= WAIT_AT_MOST and any(WAITS.match(one.opcode) for one in code)
+            and not any(one.name in WORKS for one in code))
+
+
+def _label(function: Function, address: int) -> str | None:
+    return next((name for name, at in function.labels if at == address), None)
