@@ -102,12 +102,14 @@ def _of_results(a: list[str], b: list[str]) -> bool:
 
 def _show_results(a: list[str], b: list[str], options: argparse.Namespace) -> None:
     """Compare and show files of results."""
+    from sublight.guard import kernel_counts
     from sublight.guard.config import settings_of_results
     from sublight.guard.results import compare
     from sublight.show import diff_results as show
 
     (of_a, notes_a), (of_b, notes_b) = _read_results(a), _read_results(b)
-    notes = tuple(f"{side}: {note}" for side, several in (("A", notes_a), ("B", notes_b)) for note in several)
+    notes = (*kernel_counts.words(of_a, of_b),
+             *(f"{side}: {note}" for side, several in (("A", notes_a), ("B", notes_b)) for note in several))
     told = show.Told(compare(of_a, of_b, paired=options.paired), settings_of_results(of_a, of_b), notes)
     if options.format == "table":
         output.write_table(lambda console: show.print_verdicts(told, console), options.output)

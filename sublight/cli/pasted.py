@@ -109,6 +109,10 @@ def run(text: str, options: argparse.Namespace) -> int:
                          "--concurrency")
     if options.format not in FORMATS:
         raise InputError(f"--format {options.format} is of a trace; of text expected {', '.join(FORMATS)}")
+    from sublight.observe.kernel_sums import is_kernel_sums
+
+    if is_kernel_sums(text):
+        return _kernel_sums(text, options)
     from sublight.cli import output
     from sublight.explain.answers import NOTHING, Given, answer
     from sublight.observe.pasted import recognise
@@ -126,6 +130,23 @@ def run(text: str, options: argparse.Namespace) -> int:
                            width=None if sys.stdout.isatty() else 120, in_file=120)
         return 0
     output.write_text(_text(found, options.format), options.output)
+    return 0
+
+
+def _kernel_sums(text: str, options: argparse.Namespace) -> int:
+    """What `nsys stats` summed up: kernels without a time line."""
+    from sublight.cli import output
+    from sublight.observe.kernel_sums import read
+    from sublight.observe.source import label
+    from sublight.show import kernel_sums as show
+
+    sums, name = read(text), label(options.trace[0])
+    if options.format == "table":
+        output.write_table(lambda console: show.print_sums(sums, name, console), options.output)
+    elif options.format == "json":
+        output.write_text(output.json_text(show.document(sums, name)), options.output)
+    else:
+        output.write_text(show.markdown(sums, name), options.output)
     return 0
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from sublight.explain import View, views_of
 from sublight.explain.refusals import CAPTURES
 from sublight.explain.words import number
+from sublight.observe.kernel_sums import TOOL as KERNEL_SUMS
 from sublight.result import Result
 from sublight.trace import Trace
 
@@ -147,6 +148,10 @@ def of_results(results: Sequence[Result], name: str) -> Checkup:
                   "large changes only", f"{wanted} runs of each side, in turns (A B A B …), appended to one file")] \
         if fewest < wanted else []
     tools = sorted({str(result.about.get("tool", "")) for result in results} - {""})
+    if KERNEL_SUMS in tools:
+        lacks.insert(0, Lack("a time line: sums do not say when a kernel ran, nor beside what",
+                             "idle time, exposed communication, steps, SL101 to SL306, diff of steps",
+                             "the report itself: nsys export --type sqlite --output run.sqlite run.nsys-rep"))
     if any("vllm bench serve" in tool or "sglang" in tool for tool in tools) and all(
             len(r.samples) < 2 for r in results):
         lacks.append(Lack("samples of single requests", "how exact a run's mean is",

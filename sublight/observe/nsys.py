@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def refuse_report(path: str) -> None:
     if path.lower().endswith((".nsys-rep", ".qdrep")):
         name = label(path)
         raise InputError(f"expected a trace, got a report of NVIDIA Nsight Systems ({name}); export it: "
-                         f"nsys export --type sqlite --output {Path(name).stem}.sqlite {name}")
+                         f"nsys export --type sqlite --output {quote(Path(name).stem + '.sqlite')} {quote(name)}")
 
 
 def _say(progress: Progress | None, done: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sublight.errors import InputError
-from sublight.observe import aiperf, benchmarks, serving_results, serving_table
+from sublight.observe import aiperf, benchmarks, kernel_sums, serving_results, serving_table
 from sublight.observe.json_values import documents
 from sublight.observe.logs import read as logs_of
 from sublight.observe.source import Damage, label, open_bytes
@@ -20,8 +20,8 @@ from sublight.result import Result
 
 MOST_BYTES = 2 << 30                     # of text in one file
 EXPECTED = ("expected JSON of vllm bench serve, sglang bench_serving (JSONL), AIPerf or GenAI-Perf, pytest-benchmark "
-            "or Google Benchmark, the table that a serving benchmark prints, or a log of vLLM, SGLang, TensorRT-LLM, "
-            "Megatron or torchtitan")
+            "or Google Benchmark, the table that a serving benchmark prints, the CSV of kernel sums of nsys stats, or "
+            "a log of vLLM, SGLang, TensorRT-LLM, Megatron or torchtitan")
 Reader = Callable[[Mapping[str, Any], str, int], tuple[list[Result], list[str]]]
 READERS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Reader], ...] = (
     (benchmarks.is_pytest, benchmarks.of_pytest), (benchmarks.is_google, benchmarks.of_google),
@@ -76,6 +76,9 @@ def text_of(path: str) -> tuple[str, Damage]:
 
 def from_text(text: str, *, source: str = "text") -> Reading:
     """The Results of a text. Raises InputError where nothing of it is known."""
+    if kernel_sums.is_kernel_sums(text):
+        sums = kernel_sums.read(text)
+        return Reading(tuple(kernel_sums.results(sums, source)), sums.notes)
     found = of_json(text, source) if text.lstrip()[:1] in ("{", "[") else None
     if found is None:
         found = _of_lines(text, source)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sublight.guard.config import Setting
-from sublight.show.diff_rows import SETTINGS_HEAD, percent_of
+from sublight.show.diff_rows import SETTINGS_HEAD, footnotes, labels, percent_of
 from sublight.show.page import page, table, text
 from sublight.verdict import STATES, Verdict
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 HEAD, RESTS = ("quantity", "verdict", "B over A", "interval"), "rests on"
 SCHEMA = "sublight.diff.results/1"
+OF_KERNELS = ("kernel time ", "collective time ")
+NAME, MOST_BEHIND, FEW = 31, 12, 4
 STYLES = {"worse": "red", "better": "green", "same": "", "cannot tell": "yellow"}
 SIGNS = "\\`*_|<>[]~"
 
@@ -43,8 +45,18 @@ def headline(verdicts: Sequence[Verdict]) -> str:
 
 def rows(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
     """One line a quantity."""
-    return [(v.quantity, v.state, percent_of(v.change), f"{percent_of(v.low)} to {percent_of(v.high)}")
+    called, _ = titles(verdicts)
+    return [(called[v.quantity], v.state, percent_of(v.change), f"{percent_of(v.low)} to {percent_of(v.high)}")
             for v in verdicts]
+
+
+def titles(verdicts: Sequence[Verdict]) -> tuple[dict[str, str], list[str]]:
+    """How each quantity is called, kernels by their short names; and names in full, where several are short alike."""
+    kernels = {v.quantity: v.quantity.removeprefix(prefix) for v in verdicts for prefix in OF_KERNELS
+               if v.quantity.startswith(prefix)}
+    told = labels(kernels.values(), NAME)
+    return {v.quantity: told[kernels[v.quantity]] if v.quantity in kernels else v.quantity for v in verdicts}, \
+        footnotes(told)
 
 
 def method(verdicts: Sequence[Verdict]) -> str | None:
@@ -80,19 +92,25 @@ def print_verdicts(told: Told, console: Console) -> None:
     of_all = method(told.verdicts)
     if of_all:
         console.print(Text(f"{of_all}.", style="dim"))
-    for verdict in told.verdicts:
-        console.print(Text(f"{verdict.quantity}: {'; '.join(behind(verdict, of_all=of_all))}.", style="dim"))
-    for note in told.notes:
+    called, full = titles(told.verdicts)
+    changed_first = sorted(told.verdicts, key=lambda v: v.state not in ("worse", "better"))
+    few = told.verdicts if len(told.verdicts) <= MOST_BEHIND else changed_first[:FEW]
+    for verdict in few:
+        console.print(Text(f"{called[verdict.quantity]}: {'; '.join(behind(verdict, of_all=of_all))}.", style="dim"))
+    if len(few) < len(told.verdicts):
+        console.print(Text(f"What the other {len(told.verdicts) - len(few)} rest on: --format json.", style="dim"))
+    for note in (*full[: 2 * FEW], *told.notes):
         console.print(Text(f"{note}.", style="dim"))
 
 
 def markdown(told: Told) -> str:
     """To paste into an issue."""
+    notes = (*titles(told.verdicts)[1], *told.notes)
     lines = [f"**{_plain(headline(told.verdicts))}**", ""]
     if settings := told.settings_rows():
         lines += [f"| {' | '.join(SETTINGS_HEAD)} |", "|:--|:--|:--|", *map(_line, settings), ""]
     lines += [f"| {' | '.join((*HEAD, RESTS))} |", "|:--|:--|--:|--:|:--|", *map(_line, _whole(told))]
-    return "\n".join([*lines, *(["", *(f"- {_plain(note)}." for note in told.notes)] if told.notes else [])]) + "\n"
+    return "\n".join([*lines, *(["", *(f"- {_plain(note)}." for note in notes)] if notes else [])]) + "\n"
 
 
 def html(told: Told) -> str:
@@ -101,7 +119,8 @@ def html(told: Told) -> str:
     if settings := told.settings_rows():
         body += ["<h3>What differs in the runs</h3>", *table(SETTINGS_HEAD, settings, "settings that differ")]
     body += ["<h3>Verdicts</h3>", *table((*HEAD, RESTS), _whole(told), "verdicts")]
-    return page("sublight diff", [*body, "<ul>", *(f"<li>{text(note)}.</li>" for note in told.notes), "</ul>"])
+    notes = (*titles(told.verdicts)[1], *told.notes)
+    return page("sublight diff", [*body, "<ul>", *(f"<li>{text(note)}.</li>" for note in notes), "</ul>"])
 
 
 def document(told: Told) -> dict[str, Any]:

@@ -183,12 +183,12 @@ def short(name: str, width: int = NAME) -> str:
     return cut(NUMBERS.sub("<", SPACES.sub("", classify(name).short or name)), width)
 
 
-def labels(names: Iterable[str]) -> dict[str, str]:
+def labels(names: Iterable[str], width: int = NAME) -> dict[str, str]:
     """How each name is shown. Names that are short the same way, as kernels that differ in a template argument are,
     get a number each: `elementwise_kernel<gpu_kernel_impl_nocast<at…> [2]`; `footnotes` says them in full."""
     alike: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        alike.setdefault(short(name), []).append(name)
+        alike.setdefault(short(name, width), []).append(name)
     numbers = count(1)
     return {name: label if len(group) == 1 else f"{label} [{next(numbers)}]"
             for label, group in alike.items() for name in group}

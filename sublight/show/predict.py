@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 500
 BAR = 18                                 # characters of the longest bar
-WORDS = {"", "operator", "rate", "part", "limited by", "from", "plan"}     # columns of words, not figures
+WORDS = {"", "operator", "rate", "part", "limited by", "from", "plan", "category", "name",
+         "library · family"}     # columns of words, not figures
 
 
 def tables(answer: Answer) -> Iterator[Table]:
