@@ -30,16 +30,24 @@ def both(op: str, name: str, build: Build, refuses: Refusal = nothing) -> tuple[
             Kernel(op, name, build, lambda shape: _no_gpu() or refuses(shape), "cuda", returns=True, provider="torch"))
 
 
-def inductor(op: str, build: Build, refuses: Refusal = nothing) -> tuple[Kernel, Kernel]:
+def inductor(op: str, build: Build, refuses: Refusal = nothing, *, name: str = "inductor") -> tuple[Kernel, Kernel]:
     """What Inductor makes of a build whose functions went through `compiled`."""
-    return both(op, "inductor", build, lambda shape: _no_compiler() or refuses(shape))
+    return both(op, name, build, lambda shape: _no_compiler() or refuses(shape))
 
 
 @cache
-def compiled(function: Callable[..., Any], dynamic: bool = True) -> Callable[..., Any]:
-    """torch.compile of a function, once in a process: with sizes that may change, so that a new shape costs little."""
-    made: Callable[..., Any] = torch.compile(function, dynamic=dynamic)
-    return made
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile of a function, once in a process: with sizes that may change, so that few shapes compile anew.
+
+    Beyond its limit of recompilations torch would run the function uncompiled, under the same name: no limit here.
+    """
+    made = torch.compile(function, dynamic=True)
+
+    def call(*args: Any) -> Any:
+        with torch._dynamo.config.patch(recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20):
+            return made(*args)
+
+    return call
 
 
 def filling(compute: Callable[..., Any], *names: str) -> Run:

@@ -5,10 +5,8 @@ and a softmax; FlexAttention; Inductor.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
-import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from sublight.kernels.attention.contract import seen
@@ -67,11 +65,11 @@ def _inductor(shape: Shape, constants: Tensors) -> Run:
     return _products(shape, constants, function=compiled(products))
 
 
-@cache
-def _flex_attention() -> Any:
+def _flexed(q: Tensor, k: Tensor, v: Tensor, blocks: Any, grouped: bool) -> Tensor:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
+    out: Tensor = flex_attention(q, k, v, block_mask=blocks, enable_gqa=grouped)
+    return out.transpose(1, 2).contiguous()
 
 
 def _flex(shape: Shape, constants: Tensors) -> Run:
@@ -86,8 +84,7 @@ def _flex(shape: Shape, constants: Tensors) -> Run:
         q, k, v = (given[name].transpose(1, 2) for name in "qkv")
         blocks = create_block_mask(visible, None, None, shape.q_length, shape.kv_length, device=q.device) \
             if shape.causal else None
-        out = _flex_attention()(q, k, v, block_mask=blocks, enable_gqa=shape.heads != shape.kv_heads)
-        return out.transpose(1, 2).contiguous()
+        return compiled(_flexed)(q, k, v, blocks, shape.heads != shape.kv_heads)
 
     return filling(compute, "out")
 
@@ -95,4 +92,5 @@ def _flex(shape: Shape, constants: Tensors) -> Run:
 KERNELS: tuple[Kernel, ...] = (
     *both("attention", "torch", _fused), *both("attention", "repeat", _repeated),
     *both("attention", "products", _products), *inductor("attention", _inductor),
+    *inductor("attention", _flex, name="flex"),
 )
