@@ -77,6 +77,52 @@ GOOGLE: dict[str, Any] = {
          "real_time": 10.5, "cpu_time": 10.5, "time_unit": "us"},
     ],
 }
+def _spread(mean: float, count: int = 40) -> dict[str, Any]:
+    """As GuideLLM summarises a quantity of the requests of each status."""
+    return {"successful": {"mean": mean, "median": mean, "count": count, "total_sum": mean * count,
+                           "percentiles": {"p50": 0.9 * mean, "p99": 2 * mean, "p999": 3 * mean}},
+            "errored": {"mean": 0.0, "count": 0}, "incomplete": None, "total": {"mean": 7 * mean, "count": count + 1}}
+
+
+def _guidellm(streams: int) -> dict[str, Any]:
+    return {
+        "type_": "generative_benchmark", "start_time": 1_767_225_600.0 + streams, "duration": 30.0,
+        "config": {"id_": "x", "strategy": {"type_": "concurrent", "streams": streams, "worker_count": 1},
+                   "constraints": {"max_duration": {"token": "sk-secret"}}},
+        "scheduler_state": {"node_id": 0},
+        "requests": {"successful": [{"request_args": "sk-secret", "output": "anna"}]},
+        "metrics": {
+            "request_totals": {"successful": 40, "errored": 1, "incomplete": 0, "total": 41},
+            "requests_per_second": _spread(1.5), "request_latency": _spread(2.0),
+            "time_to_first_token_ms": _spread(90.0), "time_per_output_token_ms": _spread(16.0),
+            "inter_token_latency_ms": _spread(15.0), "output_tokens_per_second": _spread(190.0),
+            "tokens_per_second": _spread(570.0), "prompt_token_count": _spread(256.0),
+            "output_token_count": _spread(128.0),
+        },
+    }
+
+
+# guidellm 0.8.1, guidellm/benchmark/schemas
+GUIDELLM: dict[str, Any] = {
+    "metadata": {"version": 2, "guidellm_version": "0.8.1", "platform": "Linux-node17"},
+    "config": {"target": "http://node17:8000", "backend": {"api_key": "sk-secret"}},
+    "benchmarks": [_guidellm(8), _guidellm(16)],
+}
+# tensorrt_llm/bench/dataclasses/reporting.py
+TRTLLM: dict[str, Any] = {
+    "engine": {"model": "Qwen/Qwen3-8B", "model_path": "/home/anna/m", "engine_dir": "None", "version": "1.1.0",
+               "backend": "Pytorch", "dtype": "bfloat16", "kv_cache_dtype": None, "quantization": "FP8"},
+    "machine": {"name": "NVIDIA H100 80GB HBM3", "memory.total": 79.6},
+    "world_info": {"tp_size": 2, "pp_size": 1, "ep_size": 1, "world_size": 2, "max_batch_size": 256,
+                   "max_num_tokens": 8192, "kv_cache_percentage": 0.9, "issue_rate": 1e5},
+    "request_info": {"num_requests": 1000, "avg_num_concurrent_requests": 250.3, "avg_input_length": 128.0,
+                     "avg_output_length": 128.0},
+    "performance": {"total_latency_ms": 20_000.0, "avg_request_latency_ms": 4_500.0, "request_throughput_req_s": 50.0,
+                    "system_output_throughput_tok_s": 6_400.0, "system_total_throughput_tok_s": 12_800.0,
+                    "request_latency_percentiles_ms": {"p50": 4_400.0, "p99": 6_000.0, "minimum": 900.0}},
+    "streaming_metrics": {"avg_ttft_ms": 300.0, "avg_tpot_ms": 33.0, "ttft_percentiles": {"p50": 250.0, "p99": 900.0}},
+    "dataset": {"name": "/home/anna/d.jsonl"},
+}
 SECRETS = ("sk-secret", "node17", "anna", "secret-host")
 
 
@@ -161,6 +207,48 @@ def test_aiperf_s_requests_are_samples() -> None:
     assert by_name(reading.results)["TTFT"].samples == (0.002, 0.003)
     assert by_name(reading.results)["TTFT"].about["isl"] == 20
     assert len(reading.notes) == 2
+
+
+def test_guidellm_s_benchmarks_are_runs_of_their_own_load() -> None:
+    reading = from_text(json.dumps(GUIDELLM))
+    first = {r.name: r for r in reading.results if r.about["run"] == 1}
+    assert first["TTFT"].samples == (0.09,)                      # of what succeeded, not the total
+    assert first["TTFT"].percentiles == {50.0: pytest.approx(0.081), 99.0: pytest.approx(0.18),
+                                         99.9: pytest.approx(0.27)}
+    assert first["TPOT"].samples == (0.015,)                     # inter-token latency; the other counts the first token
+    assert (first["latency"].samples, first["tokens/s"].samples, first["requests/s"].unit) == ((2.0,), (190.0,), "1/s")
+    assert first["tokens/s"].percentiles == {}                   # they are of moments, not of requests
+    about = first["TPOT"].about
+    assert {name: about[name] for name in ("tool", "version", "concurrency", "isl", "osl", "completed", "failed")} == {
+        "tool": "guidellm", "version": "0.8.1", "concurrency": 8, "isl": 256.0, "osl": 128.0, "completed": 40,
+        "failed": 1}
+    assert {r.about["concurrency"] for r in reading.results} == {8, 16}
+    assert [note for note in reading.notes if "1 requests failed" in note] == [
+        f"benchmark {number}: 1 requests failed; they are in no figure" for number in (1, 2)]
+
+
+def test_guidellm_s_missing_metrics_are_said() -> None:
+    one = _guidellm(8)
+    one["metrics"]["time_to_first_token_ms"] = _spread(float("nan"))
+    del one["metrics"]["request_latency"]
+    reading = from_text(json.dumps({**GUIDELLM, "benchmarks": [one]}))
+    assert {"the file says no TTFT", "the file says no latency", "TTFT: mean: 1 value, no finite number, left out"} <= {
+        *reading.notes}
+    assert {"TTFT", "latency"}.isdisjoint(by_name(reading.results))
+
+
+def test_trtllm_bench_s_report() -> None:
+    found = of(TRTLLM)
+    assert (found["TTFT"].samples, found["TTFT"].percentiles) == ((0.3,), {50.0: 0.25, 99.0: 0.9})
+    assert (found["TPOT"].samples, found["latency"].samples) == ((0.033,), (4.5,))
+    assert found["latency"].percentiles == {50.0: pytest.approx(4.4), 99.0: pytest.approx(6.0)}
+    assert (found["tokens/s"].samples, found["total tokens/s"].samples) == ((6_400.0,), (12_800.0,))
+    about = found["TPOT"].about
+    assert (about["tool"], about["model"], about["isl"], about["requests"], about["server"]["tp_size"]) == (
+        "trtllm-bench", "Qwen/Qwen3-8B", 128.0, 1000, 2.0)
+    alone = from_text(json.dumps({key: value for key, value in TRTLLM.items() if key != "streaming_metrics"}))
+    assert "TTFT" not in by_name(alone.results)                  # without --streaming there is none
+    assert alone.notes == ()
 
 
 def test_pytest_benchmark_s_rounds() -> None:
@@ -295,8 +383,8 @@ def test_an_empty_file_and_a_binary_one(tmp_path: Path) -> None:
         read(tmp_path / "y")
 
 
-@pytest.mark.parametrize("document", [VLLM, DETAILED, SGLANG, AIPERF, PYTEST, GOOGLE],
-                         ids=["vllm", "details", "sglang", "aiperf", "pytest", "google"])
+@pytest.mark.parametrize("document", [VLLM, DETAILED, SGLANG, AIPERF, PYTEST, GOOGLE, GUIDELLM, TRTLLM],
+                         ids=["vllm", "details", "sglang", "aiperf", "pytest", "google", "guidellm", "trtllm"])
 def test_free_text_of_a_file_stays_inside(document: dict[str, Any]) -> None:
     shown = repr(from_text(json.dumps(document)))
     assert [secret for secret in SECRETS if secret in shown] == []
@@ -309,7 +397,7 @@ VALUES: Any = st.recursive(st.none() | st.booleans() | st.integers() | st.floats
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from([DETAILED, SGLANG, AIPERF, PYTEST, GOOGLE]), st.data())
+@given(st.sampled_from([DETAILED, SGLANG, AIPERF, PYTEST, GOOGLE, GUIDELLM, TRTLLM]), st.data())
 def test_any_value_in_any_place_is_no_crash(document: dict[str, Any], data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(document)))
     changed = {**document, key: data.draw(VALUES)}

@@ -18,7 +18,8 @@ SHORT_BYTES = 512                        # a pipe that hands over so little has 
 ARCHIVES = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 TRACE = re.compile(rb'"(traceEvents|schemaVersion|deviceProperties|displayTimeUnit|ph)"\s*:')
 RESULT = re.compile(rb'"(num_prompts|tokenizer_id|request_throughput|output_throughput|aiperf_version|request_latency|'
-                    rb'time_to_first_token|server_info|random_input_len|machine_info|benchmarks|real_time)"\s*:')
+                    rb'time_to_first_token|server_info|random_input_len|machine_info|benchmarks|real_time|'
+                    rb'guidellm_version|system_output_throughput_tok_s)"\s*:')
 JSON = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[{\[\]]|$))")     # not "[2026-03-01 10:00:00] …" of a log
 OF_TEXT = ("gpus", "isl", "osl", "concurrency")
 OF_TRACES = ("device", "whatif", "on", "exchange", "tokens", "layers", "phase", "sequences", "context", "ep", "tp")

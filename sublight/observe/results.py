@@ -12,20 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from sublight.errors import InputError
-from sublight.observe import aiperf, benchmarks, kernel_sums, serving_results, serving_table
+from sublight.observe import aiperf, benchmarks, guidellm, kernel_sums, serving_results, serving_table, trtllm_bench
 from sublight.observe.json_values import documents
 from sublight.observe.logs import read as logs_of
 from sublight.observe.source import Damage, label, open_bytes
 from sublight.result import Result
 
 MOST_BYTES = 2 << 30                     # of text in one file
-EXPECTED = ("expected JSON of vllm bench serve, sglang bench_serving (JSONL), AIPerf or GenAI-Perf, pytest-benchmark "
-            "or Google Benchmark, the table that a serving benchmark prints, the CSV of kernel sums of nsys stats, or "
-            "a log of vLLM, SGLang, TensorRT-LLM, Megatron or torchtitan")
+EXPECTED = ("expected JSON of vllm bench serve, sglang bench_serving (JSONL), AIPerf, GenAI-Perf, GuideLLM, trtllm-"
+            "bench, pytest-benchmark or Google Benchmark, the table that a serving benchmark prints, the CSV of kernel sums "
+            "of nsys stats, or a log of vLLM, SGLang, TensorRT-LLM, Megatron or torchtitan")
 Reader = Callable[[Mapping[str, Any], str, int], tuple[list[Result], list[str]]]
 READERS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Reader], ...] = (
-    (benchmarks.is_pytest, benchmarks.of_pytest), (benchmarks.is_google, benchmarks.of_google),
-    (aiperf.is_aiperf, aiperf.results), (serving_results.is_serving, serving_results.results),
+    (guidellm.is_guidellm, guidellm.results), (benchmarks.is_pytest, benchmarks.of_pytest),
+    (benchmarks.is_google, benchmarks.of_google),
+    (aiperf.is_aiperf, aiperf.results), (trtllm_bench.is_trtllm_bench, trtllm_bench.results),
+    (serving_results.is_serving, serving_results.results),
 )
 
 
