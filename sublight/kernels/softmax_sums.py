@@ -15,8 +15,9 @@ Derivation. A kernel computes weights wⱼ = pⱼ·(1 + εⱼ), in any order, an
                 2 + ⌊|1.173·x|⌋). Through the exponential: |ε| ≤ e^δ − 1. The quotient stays between the smallest and
                 the largest v, whatever the scores: that caps this part.
     weights     may be rounded to the format of v before they are multiplied: |ε| ≤ u(format), or half of the smallest
-                fp16 number if that is more. Independent of each other: at most Σ u·p|v|, and 8 deviations,
-                8/√3·√Σ(u·p·v)². Their sum may be taken of either: the same again with |out| for |v|.
+                fp16 number if that is more. At most Σ u·p|v|; and 8 deviations, 8/√3·√Σ(u·p·v)², where they are as
+                good as random, or u·|out| where all weights are the same, and so are their errors: the sum of these
+                two. The sum of weights may be taken of rounded ones: the same again with |out| for |v|.
     sums        Σ wv and Σ w of `keys` terms, rescaled now and then (online softmax): sum_error(2·keys + 16, …); then
                 a division.
 
@@ -109,4 +110,4 @@ def _by_weights(p: Tensor, v: Tensor, out: Tensor, form: str) -> Tensor:
         each = each.clamp(min=smallest).where(p > 0, torch.zeros_like(p))
     surely = each @ v.abs() + each.sum(1, keepdim=True) * out
     spread = (each**2 @ v**2).sqrt() + (each**2).sum(1, keepdim=True).sqrt() * out
-    return surely.minimum(DEVIATIONS / math.sqrt(3) * spread)
+    return surely.minimum(DEVIATIONS / math.sqrt(3) * spread + unit_roundoff(form) * out)
