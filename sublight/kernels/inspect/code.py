@@ -60,6 +60,7 @@ class Launch:
     dynamic_shared: int | None = None    # bytes a block
     cluster: int | None = None           # blocks
     blocks: int | None = None
+    tensor_columns: int | None = None    # of tensor memory, a block (sm_100)
 
 
 @dataclass(frozen=True, slots=True)

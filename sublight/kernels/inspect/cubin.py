@@ -63,6 +63,12 @@ def read_cubin(data: Buffer, where: str) -> Unit:
     return Unit(arch, "cubin", _producer(elf, tables), functions, source=where)
 
 
+def code_bytes(data: Buffer) -> dict[str, int]:
+    """How many bytes of code each function has."""
+    return {section.name[6:]: section.size for section in read_elf(data, "a cubin").sections
+            if section.name.startswith(".text.")}
+
+
 def _tables(elf: Elf) -> _Tables:
     tables = _Tables(sections={section.name: section for section in elf.sections})
     whole = tables.sections.get(".nv.info")

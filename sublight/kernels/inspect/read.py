@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sublight.errors import InputError
-from sublight.kernels.inspect import cubin, fatbin, ptx, tools, triton_cache
-from sublight.kernels.inspect.code import Launch, Unit
+from sublight.kernels.inspect import cubin, fatbin, ptx, sass, tools, triton_cache
+from sublight.kernels.inspect.code import Function, Launch, Unit
 from sublight.kernels.inspect.elf import MAGIC as ELF
 from sublight.observe.source import label
 
 LIKELY = {".cubin", ".ptx", ".fatbin", ".so", ".o", ".bin", ""}      # in a folder; a file that is named is always read
 EXPECTED = "expected a cubin, PTX, a fatbin, a program or library with CUDA code, or a folder of them"
 MOST_FILES = 20_000
+LARGEST_LISTING = 1 << 28        # bytes of a .sass file beside a cubin
 
 Progress = Callable[[int, int], None]
 
@@ -115,7 +116,7 @@ def _file(file: Path, name: str, instructions: bool) -> Iterator[tuple[Unit | No
             data = head + stream.read()
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}") from None
-    yield replace(_unit(data, name, instructions), launch=launch), ""
+    yield replace(_unit(data, name, instructions, file.with_suffix(".sass")), launch=launch), ""
 
 
 def _entries(whole: mmap.mmap, name: str, instructions: bool) -> Iterator[tuple[Unit | None, str]]:
@@ -132,10 +133,11 @@ def _entries(whole: mmap.mmap, name: str, instructions: bool) -> Iterator[tuple[
             yield None, f"{entry.kind} entry without kernels"
 
 
-def _unit(data: bytes, name: str, instructions: bool) -> Unit:
+def _unit(data: bytes, name: str, instructions: bool, beside: Path | None = None) -> Unit:
+    """A cubin or PTX. beside: where a listing of it may lie, for machines without nvdisasm."""
     if cubin.is_cubin(data):
         unit = cubin.read_cubin(data, name)
-        return _with_instructions(unit, data) if instructions else unit
+        return _with_instructions(unit, data, beside) if instructions else unit
     if ptx.is_ptx(data):
         return ptx.read_ptx(data, name)
     if data[:8] == b"!<arch>\n":
@@ -145,18 +147,28 @@ def _unit(data: bytes, name: str, instructions: bool) -> Unit:
     raise InputError(f"{name} holds no GPU code: it begins with {data[:8]!r}; {EXPECTED}")
 
 
-def _with_instructions(unit: Unit, image: bytes) -> Unit:
-    from sublight.kernels.inspect import sass
-
+def _with_instructions(unit: Unit, image: bytes, beside: Path | None) -> Unit:
+    """The unit with its instructions, from nvdisasm, else from a listing beside the file."""
+    why = "not in what nvdisasm printed"
     try:
-        listing = sass.disassembled(tools.disassembly(image))
+        text = tools.disassembly(image)
     except tools.UnreadableError as error:
-        return replace(unit, functions=tuple(replace(function, missing=str(error)) for function in unit.functions))
+        text, why = "", str(error)
+        if beside is not None and beside.is_file() and beside.stat().st_size <= LARGEST_LISTING:
+            text, why = beside.read_text("utf-8", "replace"), "the listing beside it is of other code"
+    return replace(unit, functions=_listed(unit, text, why, cubin.code_bytes(image) if text else {}))
+
+
+def _listed(unit: Unit, text: str, why: str, sizes: dict[str, int]) -> tuple[Function, ...]:
+    """Functions with their instructions, where the listing has as much code of each as the file."""
+    listing = sass.disassembled(text)
     functions = []
     for function in unit.functions:
-        if function.name in listing:
-            instructions, labels = listing[function.name]
+        instructions, labels = listing.get(function.name, ((), ()))
+        last = instructions[-1].address if instructions else -1
+        step = instructions[1].address - instructions[0].address if len(instructions) > 1 else 16
+        if last + step == sizes.get(function.name):
             functions.append(replace(function, instructions=instructions, labels=labels))
         else:
-            functions.append(replace(function, missing="not in what nvdisasm printed"))
-    return replace(unit, functions=tuple(functions))
+            functions.append(replace(function, missing=why))
+    return tuple(functions)

@@ -56,14 +56,14 @@ def _folders() -> Iterator[Path]:
     yield Path("/usr/local/cuda/bin")
 
 
-def disassembly(image: bytes) -> str:
-    """What `nvdisasm -c` prints of a cubin, with source lines where it has them. Raises UnreadableError."""
+def disassembly(image: bytes, *, lines: bool = True) -> str:
+    """What `nvdisasm -c` prints of a cubin. lines: with source lines where it has them. Raises UnreadableError."""
     said = ""
     with tempfile.TemporaryDirectory(prefix="sublight-") as folder:
         file = Path(folder) / "image.cubin"
         file.write_bytes(image)
         for tool in places("nvdisasm"):
-            for options in (("-c", "-g"), ("-c",)):          # line tables that it cannot read must not cost the code
+            for options in (("-c", "-g"), ("-c",))[not lines:]:      # a bad line table must not cost the code
                 text, error = _run(tool, (*options, str(file)))
                 if text is not None:
                     return text

@@ -8,13 +8,13 @@ from pathlib import Path
 from sublight.kernels.inspect.code import Launch
 
 LARGEST = 1 << 20                # bytes of name.json; real ones have two thousand
-QUIET = {".ttir", ".ttgir", ".llir", ".source", ".json", ".ttadapter", ".amdgcn"}    # of Triton's, no code of a GPU
+QUIET = {".ttir", ".ttgir", ".llir", ".source", ".json", ".sass", ".ttadapter", ".amdgcn"}    # of Triton's, no code of a GPU
 
 
 def launch_of(code: Path) -> Launch | None:
     """Warps, dynamic shared memory and cluster of a cubin or PTX of the cache; None where nothing beside it says so.
 
-    Triton 3.x: num_warps, shared and num_ctas (before 3.2 cluster_dims)."""
+    Triton 3.x: num_warps, shared, num_ctas (cluster_dims in older ones) and tmem_size."""
     beside = code.with_suffix(".json")
     try:
         if beside.stat().st_size > LARGEST:
@@ -24,7 +24,8 @@ def launch_of(code: Path) -> Launch | None:
         return None
     if not isinstance(said, dict) or not {"num_warps", "shared"} <= said.keys():
         return None
-    return Launch(_count(said["num_warps"], 64), _count(said["shared"], 1 << 24), _cluster(said))
+    return Launch(_count(said["num_warps"], 64), _count(said["shared"], 1 << 24), _cluster(said),
+                  tensor_columns=_count(said.get("tmem_size"), 512))
 
 
 def _count(value: object, most: int) -> int | None:

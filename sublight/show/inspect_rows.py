@@ -1,0 +1,156 @@
+"""This file knows about the rows of inspected kernels, of a gate and of a comparison. No format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sublight.kernels.inspect.compare import Comparison
+from sublight.kernels.inspect.figures import Figures, LoopFigures, percent
+from sublight.kernels.inspect.gate import Failure
+from sublight.kernels.inspect.occupancy import Cliff
+from sublight.kernels.inspect.waves import Waves
+from sublight.observe.kernel_name import demangled
+from sublight.show.predict_rows import Table
+
+LONGEST = 44                     # characters of a kernel's name in a table
+UNKNOWN = "?"                    # this input does not tell
+KERNEL_WORDS = {"kernel", "arch", "limited by", "bound by", "loop", "check", "got", "why", "what", "before", "after",
+                "better"}
+
+
+def short(name: str) -> str:
+    """A kernel's name as C++ spells it, without what it returns and takes, cut where it is long."""
+    spelled = demangled(name).removeprefix("void ")
+    depth = 0
+    for at, letter in enumerate(spelled):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0 and at and not spelled.startswith("(anonymous", at):
+            spelled = spelled[:at]
+            break
+    return spelled if len(spelled) <= LONGEST else f"{spelled[:LONGEST - 1]}…"
+
+
+def summary(kernels: Sequence[Figures]) -> Table:
+    """One row a kernel."""
+    head = ("kernel", "arch", "registers", "stack", "shared", "warps", "blocks", "occupancy", "limited by",
+            "loop spills", "tensor limit", "bound by")
+    return Table(f"{len(kernels)} kernel{'s' if len(kernels) > 1 else ''}", head,
+                 tuple(_summary(kernel) for kernel in kernels))
+
+
+def _summary(kernel: Figures) -> tuple[str, ...]:
+    fit = kernel.occupancy
+    shared = None if kernel.shared is None else kernel.shared - kernel.reserved + (kernel.dynamic_shared or 0)
+    loop = kernel.main_loop
+    limit = kernel.tensor_limit
+    return (short(kernel.name), kernel.arch, _count(kernel.registers), _count(kernel.stack), _count(shared),
+            _count(kernel.warps), _count(fit.blocks if fit else None), percent(fit.share) if fit else UNKNOWN,
+            " and ".join(fit.limiters) if fit else UNKNOWN, _count(kernel.hot_spills),
+            f"≤ {percent(limit)}" if limit is not None else "-" if kernel.instructions is not None else UNKNOWN,
+            (loop.binds or UNKNOWN) if loop else "-" if kernel.instructions is not None else UNKNOWN)
+
+
+def _count(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def details(kernel: Figures) -> Iterator[tuple[str, str]]:
+    """What there is to say of one kernel: a word and a sentence."""
+    yield "from", ", ".join(filter(None, (kernel.source, kernel.producer)))
+    if kernel.registers is not None:
+        yield "resources", _resources(kernel)
+    if kernel.occupancy is not None:
+        yield from _occupancy(kernel)
+    if kernel.instructions is not None:
+        mix = ", ".join(f"{count:,} {name}" for name, count in kernel.mix)
+        yield "instructions", f"{kernel.instructions:,}: {mix}"
+    for word, rows in (("tensor", kernel.tensor), ("global loads", kernel.loads)):
+        if rows:
+            yield word, ", ".join(f"{count:,} {name}" for name, count in rows)
+    yield from (("tensor", said) for said in kernel.fallbacks)
+    if kernel.spill_loads or kernel.spill_stores:
+        yield "local memory", (f"{kernel.spill_loads:,} loads and {kernel.spill_stores:,} stores, "
+                               f"{_count(kernel.hot_spills)} of them in loops")
+    yield from (("note", note) for note in kernel.notes)
+
+
+def _resources(kernel: Figures) -> str:
+    own = (kernel.shared or 0) - kernel.reserved
+    dynamic = "unknown dynamic" if kernel.dynamic_shared is None else f"{kernel.dynamic_shared:,} dynamic"
+    parts = [f"{kernel.registers} registers", f"{kernel.stack} bytes of stack a thread",
+             f"{own:,} static and {dynamic} bytes of shared memory", f"{kernel.constant} bytes of constants"]
+    if kernel.barriers:
+        parts.append(f"{kernel.barriers} barrier{'s' if kernel.barriers > 1 else ''}")
+    if kernel.warps:
+        parts.append(f"{kernel.warps} warps a block")
+    if kernel.cluster and kernel.cluster > 1:
+        parts.append(f"clusters of {kernel.cluster} blocks")
+    return ", ".join(parts)
+
+
+def _occupancy(kernel: Figures) -> Iterator[tuple[str, str]]:
+    fit = kernel.occupancy
+    assert fit is not None
+    if not fit.blocks:
+        yield "occupancy", f"cannot be launched: {' and '.join(fit.limiters)} allow no block"
+    else:
+        allowed = ", ".join(f"{name} {count:,}" for name, count in fit.by)
+        yield "occupancy", (f"{fit.blocks} block{'s' if fit.blocks > 1 else ''} an SM, {fit.warps} warps, "
+                            f"{percent(fit.share, 1)}; blocks that each allows: {allowed}")
+    if fit.cliffs:
+        yield "cliffs", "; ".join(_cliff(cliff) for cliff in fit.cliffs)
+
+
+def _cliff(cliff: Cliff) -> str:
+    unit = "registers" if cliff.resource == "registers" else "bytes of shared memory"
+    return (f"{abs(cliff.by):,} {unit} {'less' if cliff.by < 0 else 'more'}: "
+            f"{cliff.blocks} block{'' if cliff.blocks == 1 else 's'}")
+
+
+def loops(kernel: Figures) -> Table:
+    """Its loops that do work."""
+    rows = tuple(_loop(loop) for loop in kernel.loops if loop.hot)
+    return Table(f"Loops of {short(kernel.name)}: clocks of one iteration of one block's warps", (
+        "loop", "depth", "instructions", "spills", "tensor limit", "bound by", "clocks"), rows)
+
+
+def _loop(loop: LoopFigures) -> tuple[str, ...]:
+    place = f"{loop.start:#06x}-{loop.end:#06x}" + (f" {loop.line}" if loop.line else "")
+    clocks = ", ".join(f"{name} {value:,.0f}" for name, value in sorted(loop.clocks, key=lambda row: -row[1]) if value)
+    limit = "-" if loop.tensor_limit is None else f"≤ {percent(loop.tensor_limit)}"
+    return (place, str(loop.depth), f"{loop.instructions:,}", str(loop.spill_loads + loop.spill_stores),
+            limit, loop.binds or UNKNOWN, clocks)
+
+
+def wave_rows(found: Sequence[tuple[str, Waves]], title: str) -> Table:
+    """Rounds of a grid, for each kernel or number of blocks an SM."""
+    head = ("kernel", "tiles", "at once", "rounds", "in the last", "idle", "outside M x N", "full at")
+    return Table(title, head, tuple(
+        (name, f"{one.tiles:,}", f"{one.slots:,}", f"{one.rounds:,}", f"{one.last:,}", percent(one.lost, 1),
+         percent(one.padded, 1), " or ".join(f"{size:,}" for size in dict.fromkeys(one.fills) if size))
+        for name, one in found))
+
+
+def failures(found: Sequence[Failure], kernels: int) -> Table:
+    """What a gate did not let pass."""
+    rows = tuple((short(one.kernel), one.arch, one.check, one.got, one.why) for one in found)
+    caption = (f"{len(found)} check{'' if len(found) == 1 else 's'} failed, in "
+               f"{len({(one.kernel, one.arch) for one in found})} of {kernels} kernels" if found else
+               f"{kernels} kernel{'s' if kernels != 1 else ''} passed")
+    return Table(caption, ("kernel", "arch", "check", "got", "why"), rows)
+
+
+def comparison(found: Comparison) -> Table:
+    """Each change of each kernel, what matters most first."""
+    rows: list[tuple[str, ...]] = []
+    for pair in found.pairs:
+        name = short(pair.after.name)
+        for change in pair.changes:
+            better = {True: "better", False: "worse", None: ""}[change.better]
+            rows.append((name, pair.after.arch, change.what, change.before, change.after, better))
+            name = ""
+    rows += [(short(one.name), one.arch, "gone", "", "", "worse") for one in found.gone]
+    rows += [(short(one.name), one.arch, "new", "", "", "") for one in found.new]
+    same = sum(not pair.changes for pair in found.pairs)
+    return Table(f"{len(found.pairs)} kernels in both, {same} of them unchanged; {len(found.gone)} gone, "
+                 f"{len(found.new)} new", ("kernel", "arch", "what", "before", "after", "better"), tuple(rows))
