@@ -11,6 +11,8 @@ For one iteration of one block on one SM, with W warps that run the loop (rates:
 The largest binds, and tensor / largest is the share of the tensor cores' peak that the loop reaches at most. All are
 upper limits of speed: latencies, stalls, bank conflicts, the time of memory and trip counts are not in SASS.
 
+A loop with inner loops has clocks of its own instructions, and no verdict: how often the inner ones run is not there.
+
 Counted is what each iteration runs (loops.py: always). Where tensor-core instructions stand behind a condition: those
 of a single thread (UTC*MMA) with their block, as one warp's; others with the whole body, and the verdict says so.
 """
@@ -56,7 +58,7 @@ class LoopVerdict:
     warps_from: str                      # how we know
     mix: Mix                             # of all its own instructions
     clocks: tuple[tuple[str, float], ...]                # by pipe, most first
-    binds: str | None                    # the pipe with most; None: nothing is known, or it waits
+    binds: str | None                    # the pipe with most; None: it waits, has inner loops, or too little is known
     tensor_limit: float | None           # share of the tensor cores' peak at most; None: no tensor work, or unknown
     refused: tuple[str, ...]             # pipes that it uses and whose clocks are not known, and why
     notes: tuple[str, ...]
@@ -79,27 +81,37 @@ def loops_of(function: Function, launch: Launch) -> tuple[LoopVerdict, ...]:
     if not found.loops:
         return ()
     kinds = tensor_kinds(function)
-    warps, warps_from = _warps(function, launch, kinds)
-    shared_notes = _notes_of_function(function, found.irreducible, found.unknown)
-    return tuple(_verdict(function, loop, any(not found.loops[i].wait for i in loop.inner), kinds, warps, warps_from,
-                          shared_notes) for loop in found.loops)
+    known, roles = _warps(function, launch), _has_roles(function)
+    notes = _notes_of_function(function, found.irreducible, found.unknown)
+    return tuple(_verdict(function, loop, any(not found.loops[i].wait for i in loop.inner), kinds,
+                          _warps_of_loop(loop, kinds, known, roles), notes) for loop in found.loops)
 
 
-def _warps(function: Function, launch: Launch, kinds: dict[int, TensorKind]) -> tuple[int, str]:
+def _warps(function: Function, launch: Launch) -> tuple[int, str]:
     if launch.warps:
         return launch.warps, "the launch"
     needed = function.resources.required_threads if function.resources else None
     if needed:
         return -(-needed // LANES), "the block size that the kernel requires"
-    if any(kind.issued_by == "thread" for kind in kinds.values()):
-        return WARPGROUP, ("assumed: neither the launch nor the kernel says how many; with more, all but the tensor "
-                           "cores take more clocks")
-    return WARPGROUP, "assumed: neither the launch nor the kernel says how many; shares do not depend on it"
+    return WARPGROUP, "assumed: neither the launch nor the kernel says how many"
+
+
+def _has_roles(function: Function) -> bool:
+    """Whether warps of a block do different things: registers are moved between them."""
+    return any(one.name == "USETMAXREG" for one in function.instructions)
+
+
+def _warps_of_loop(loop: Loop, kinds: dict[int, TensorKind], known: tuple[int, str], roles: bool) -> tuple[int, str]:
+    """One warp where every warp that runs the loop would issue a thread's tensor instruction, or may: the fewest, so
+    that a limit stays one. Else all of the block."""
+    by_thread = [one for one in (loop.own if roles else loop.always)
+                 if one.address in kinds and kinds[one.address].issued_by == "thread"]
+    return (1, f"{by_thread[0].name} is one thread's: taken for the loop of one warp") if by_thread else known
 
 
 def _notes_of_function(function: Function, irreducible: tuple[int, ...], unknown: tuple[int, ...]) -> tuple[str, ...]:
     notes = []
-    if any(one.name == "USETMAXREG" for one in function.instructions):
+    if _has_roles(function):
         notes.append("warps have roles (setmaxnreg): fewer may run this loop, and others run theirs at the same time")
     if unknown:
         notes.append(f"{len(unknown)} indirect branches whose targets nvdisasm does not tell: loops may be missing")
@@ -108,13 +120,14 @@ def _notes_of_function(function: Function, irreducible: tuple[int, ...], unknown
     return tuple(notes)
 
 
-def _verdict(function: Function, loop: Loop, has_inner: bool, kinds: dict[int, TensorKind], warps: int,
-             warps_from: str, notes: tuple[str, ...]) -> LoopVerdict:
+def _verdict(function: Function, loop: Loop, has_inner: bool, kinds: dict[int, TensorKind],
+             run_by: tuple[int, str], notes: tuple[str, ...]) -> LoopVerdict:
+    warps, warps_from = run_by
     counted, how = _counted(loop, kinds, warps)
     clocks, refused = _clocks(counted, kinds, pipes_of(function.arch), warps, function.arch)
     order = tuple(sorted(clocks.items(), key=lambda pair: (-pair[1], pair[0] != "tensor", pair[0])))
     has_tensor = any(one.address in kinds for one, _ in counted)
-    known = bool(order) and not loop.wait and (not has_tensor or "tensor" in clocks)
+    known = bool(order) and not loop.wait and not has_inner and (not has_tensor or "tensor" in clocks)
     mix = mix_of_code(loop.own, kinds, function.arch)
     return LoopVerdict(
         label=loop.label, start=loop.start, end=loop.end, depth=loop.depth, parent=loop.parent, hot=not loop.wait,

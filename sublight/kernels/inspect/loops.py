@@ -6,10 +6,10 @@ reaches the branch without passing the header. Branches back to one header are o
     always      blocks of the loop's own, outside inner loops, that every whole iteration passes
     sometimes   the rest of its own blocks: behind a condition, or the slow path of a wait
 
-A wait is a loop of a few instructions that asks again whether something has come (an mbarrier's phase, a lock). It
-counts as instructions of the loop around it: it runs once where what it waits for is there already. ptxas puts the
-second try behind the function's end and the first one in line, so the loop around a wait spans more addresses than its
-label and its branch say.
+A wait is a loop of a few instructions that asks again whether something has come (an mbarrier's phase, a lock), or
+meets others at a barrier. It counts as instructions of the loop around it: it runs once where what it waits for is
+there already. ptxas puts the second try behind the function's end and the first one in line, so the loop around a wait
+spans more addresses than its label and its branch say.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sublight.kernels.inspect.code import Function, Instruction
 from sublight.kernels.inspect.flow import Flow, dominates, dominators, flow_of, predecessors, reverse_postorder
 
 WAIT_AT_MOST = 12                       # instructions; waits of ptxas have 2 to 8
-WAITS = re.compile(r"SYNCS\.PHASECHK|NANOSLEEP|UTCATOMSWS|(LD|LDG|ATOM|ATOMG|ATOMS)\..*(STRONG|CAS|EXCH)|CCTL")
+WAITS = re.compile(r"BAR(\.|$)|WARPSYNC|SYNCS\.PHASECHK|NANOSLEEP|UTCATOMSWS|USETMAXREG|CCTL|"
+                   r"(LD|LDG|ATOM|ATOMG|ATOMS)\..*(STRONG|CAS|EXCH)")
 WORKS = {"HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "HGMMA", "QGMMA", "IGMMA", "UTCHMMA", "UTCQMMA", "UTCOMMA",
          "UTCIMMA", "FFMA", "FADD", "FMUL", "MUFU", "STG", "STS", "DFMA", "HFMA2", "RED", "REDG"}
 
@@ -61,7 +62,8 @@ def loops_in(function: Function) -> Loops:
     flow = flow_of(function)
     nearest = dominators(flow)
     latches, irreducible = _latches(flow, nearest)
-    bodies = {header: _body(flow, header, from_) for header, from_ in sorted(latches.items())}
+    before = predecessors(flow)
+    bodies = {header: _body(before, header, from_) for header, from_ in sorted(latches.items())}
     headers = list(bodies)
     parents = [_parent(header, headers, bodies) for header in headers]
     waits = [_is_wait(_code(function, flow, bodies[header])) for header in headers]
@@ -97,8 +99,7 @@ def _latches(flow: Flow, nearest: dict[int, int]) -> tuple[dict[int, list[int]],
     return latches, irreducible
 
 
-def _body(flow: Flow, header: int, latches: list[int]) -> frozenset[int]:
-    before = predecessors(flow)
+def _body(before: tuple[tuple[int, ...], ...], header: int, latches: list[int]) -> frozenset[int]:
     body, todo = {header}, [latch for latch in latches if latch != header]
     while todo:
         block = todo.pop()
