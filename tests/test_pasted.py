@@ -287,6 +287,32 @@ def test_two_versions_differ_in_their_defaults_too() -> None:
     assert "change one setting at a time" in said
 
 
+def test_a_run_that_is_reported_is_not_said_to_be_impossible() -> None:
+    """Two nodes of H20 run DeepSeek-R1 (as in sgl-project/sglang#8561); where the computed ledger does not fit, it is
+    the ledger that is wrong."""
+    text = ("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 16 --nnodes 2 "
+            "--enable-dp-attention --dp 16 --moe-a2a-backend deepep\n2x8xH20\n")
+    ran = text + ("============ Serving Benchmark Result ============\nSuccessful requests:                     512\n"
+                  "Max request concurrency:                 128\nBenchmark duration (s):                  400.2\n"
+                  "Total input tokens:                      524288\nTotal generated tokens:                  262144\n"
+                  "Output token throughput (tok/s):         655.0\n"
+                  "==================================================\n")
+    assert "cannot run as it stands" in claims(answered(text), "plan")
+    found = answered(ran)
+    assert "yet the text reports that it did" in claims(found, "plan")
+    assert "cannot run" not in claims(found, "plan")
+    assert "0 tokens" not in claims(found, "capacity")
+    assert len(found.cases[0].notes) == len(set(found.cases[0].notes)) == 1
+
+
+@pytest.mark.parametrize("text", [
+    "throughput per GPU (TFLOP/s/GPU): 130 on 16 H100", "130 TFLOP/s on 16 x H100", "TFLOPS: 130, 16xH100",
+])
+def test_flops_before_and_behind_their_unit(text: str) -> None:
+    """NVIDIA/Megatron-LM#756: 130 TFLOP/s a GPU."""
+    assert "130 TFLOP/s a GPU (the text) are 13.1% of the dense bf16 peak" in claims(answered(text), "peak")
+
+
 # ---------------------------------------------------------------- what a text contains
 
 

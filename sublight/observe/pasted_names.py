@@ -195,7 +195,9 @@ NUMBER = r"(?P<value>\d[\d,]*(?:\.\d+)?)"
 FIGURES: tuple[tuple[str, re.Pattern[str], float], ...] = (
     ("tokens/s", re.compile(rf"{NUMBER} ?(?P<k>k)? ?(?:output |generation )?"
                             r"(?:tok(?:en)?s?(?:/|\.| per )s(?:ec(?:ond)?)?|tps)\b", re.IGNORECASE), 1.0),
-    ("TFLOP/s", re.compile(rf"{NUMBER} ?(?P<k>k)?T(?:era)?FLOPS?(?:/s)?\b", re.IGNORECASE), 1e12),
+    ("TFLOP/s", re.compile(rf"{NUMBER} ?(?P<k>k)?T(?:era)?FLOPS?(?:/s)?\b"
+                           rf"|TFLOPS?(?:/s)?(?:/GPU)?\)? ?[:=] ?{NUMBER.replace('value', 'other')}",
+                           re.IGNORECASE), 1e12),
     ("MFU", re.compile(rf"MFU\D{{0,24}}?{NUMBER} ?%|{NUMBER.replace('value', 'other')} ?% ?MFU", re.IGNORECASE), 0.01),
     ("utilisation", re.compile(rf"utili[sz]ation\D{{0,40}}?{NUMBER} ?%|{NUMBER.replace('value', 'other')} ?% (?:GPU )?"
                                rf"utili[sz]ation|GPU[- ]util\w*\D{{0,30}}?{NUMBER.replace('value', 'third')} ?%",

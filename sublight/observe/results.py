@@ -20,8 +20,8 @@ from sublight.result import Result
 
 MOST_BYTES = 2 << 30                     # of text in one file
 EXPECTED = ("expected JSON of vllm bench serve, sglang bench_serving (JSONL), AIPerf, GenAI-Perf, GuideLLM, trtllm-"
-            "bench, pytest-benchmark or Google Benchmark, the table that a serving benchmark prints, the CSV of kernel sums "
-            "of nsys stats, or a log of vLLM, SGLang, TensorRT-LLM, Megatron or torchtitan")
+            "bench, pytest-benchmark or Google Benchmark, the table that a serving benchmark prints, the CSV of kernel "
+            "sums of nsys stats, or a log of vLLM, SGLang, TensorRT-LLM, Megatron or torchtitan")
 Reader = Callable[[Mapping[str, Any], str, int], tuple[list[Result], list[str]]]
 READERS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Reader], ...] = (
     (guidellm.is_guidellm, guidellm.results), (benchmarks.is_pytest, benchmarks.of_pytest),

@@ -15,7 +15,7 @@ from sublight.explain.answers import capacity, compared, host, layout, peak, set
 from sublight.explain.answers.answer import Case, Given, Judged, PastedAnswer, Point, Row, Term
 from sublight.explain.answers.capture import capture, missing
 from sublight.explain.answers.cases import cases
-from sublight.explain.answers.figures import judged
+from sublight.explain.answers.figures import judged, reported_rows
 from sublight.explain.answers.recognised import recognised, unread
 from sublight.observe.pasted import Pasted
 from sublight.plan import Serving, Traffic
@@ -47,7 +47,8 @@ def _with_points(found: Judged, pasted: Pasted) -> Judged:
         try:
             made += source
         except InputError as error:      # a plan that cannot be: what is known of it is said above
-            found = replace(found, notes=(*found.notes, str(error)))
+            if not any(str(error) in note for note in found.notes):
+                found = replace(found, notes=(*found.notes, str(error)))
     return replace(found, points=tuple(made))
 
 
@@ -59,5 +60,9 @@ def _impossible(case: Case) -> list[Point]:
     asked = load if load is not None else Traffic(1, 1, concurrency=1) if isinstance(plan, Serving) else None
     wrong = problems(model, plan, where, asked) if asked is not None else ()
     borrowed = "has its shape" in case.sources.get("model", "")      # of a model with another context, then
-    return [Point("plan", f"this plan cannot run as it stands: {text}") for text in wrong
-            if not (borrowed and "the model's context" in text)]
+    wrong = tuple(text for text in wrong if not (borrowed and "the model's context" in text))
+    if wrong and reported_rows(case):
+        return [Point("plan", f"computed, this plan does not run: {text}; yet the text reports that it did",
+                      action="do not trust what is computed of memory here; print the engine's own figures (the start "
+                      "of its log), and say the settings that the command leaves out") for text in wrong]
+    return [Point("plan", f"this plan cannot run as it stands: {text}") for text in wrong]

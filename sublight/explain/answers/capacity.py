@@ -96,6 +96,8 @@ def _room(case: Case, plan: Serving, now: Moment | None) -> Iterator[Point]:
     if held is None:
         return
     tokens, how = held
+    if tokens <= 0 and how == "computed":
+        return                           # that the plan does not fit is said already
     load = case.load if isinstance(case.load, Traffic) else None
     predicted = _predicted(case, plan) if how == "printed" else None
     evidence = []

@@ -8,6 +8,7 @@ from statistics import median
 from sublight.explain.answers.answer import Judged, Point
 from sublight.explain.answers.figures import HOST
 from sublight.explain.answers.load import moment
+from sublight.explain.words import number
 from sublight.observe.logs.read import host_and_device, step_times
 from sublight.plan import Serving
 
@@ -34,7 +35,7 @@ def _pairs(found: Judged) -> Iterator[Point]:
     host, device = median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
     waits = sum(first > BOUND * second for first, second in pairs)
     evidence = (f"host_step_time {host * 1e3:.3g} ms, prev_device_step_time {device * 1e3:.3g} ms (medians of "
-                f"{len(pairs)} steps)", f"the host is longer in {waits} of {len(pairs)} steps")
+                f"{number(len(pairs), 'step')})", f"the host is longer in {waits} of {number(len(pairs), 'step')}")
     if host > BOUND * device:
         yield Point("host", f"host-bound: each step takes {host * 1e3:.3g} ms on the host for {device * 1e3:.3g} ms of "
                     f"device work, so the device idles about {1 - device / host:.0%} of the time", evidence,
