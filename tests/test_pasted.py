@@ -305,6 +305,21 @@ def test_a_run_that_is_reported_is_not_said_to_be_impossible() -> None:
     assert len(found.cases[0].notes) == len(set(found.cases[0].notes)) == 1
 
 
+def test_a_figure_in_prose_is_a_run_too() -> None:
+    """vllm-project/vllm#31030: gpt-oss-120b on one GPU of 80 GB does run."""
+    text = "vllm 0.10.2: 60 tok/s, vllm 0.12.0: 28 tok/s, on 1xH100\nvllm serve openai/gpt-oss-120b\n"
+    assert "cannot run" not in claims(answered(text), "plan")
+
+
+@pytest.mark.parametrize(("line", "lengths"), [
+    ("2k in 500 out", (2048, 500)), ("2,000 tokens in, 512 tokens out", (2000, 512)),
+    ("1024 input/128 output", (1024, 128)), ("8 in 9 out of 10", (None, None)),
+    ("log in 3 times and out 2 times", (None, None)), ("5 in 10 runs out of memory", (None, None)),
+])
+def test_lengths_in_prose(line: str, lengths: tuple[int | None, int | None]) -> None:
+    assert pasted_names.lengths(line) == lengths
+
+
 @pytest.mark.parametrize("text", [
     "throughput per GPU (TFLOP/s/GPU): 130 on 16 H100", "130 TFLOP/s on 16 x H100", "TFLOPS: 130, 16xH100",
 ])

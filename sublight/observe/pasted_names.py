@@ -243,7 +243,9 @@ def layout(line: str) -> dict[str, list[int]]:
     return {name: values for name, values in found.items() if values}
 
 
-LENGTH_HINT = re.compile(r"isl|osl|input|output", re.IGNORECASE)
+LENGTH_HINT = re.compile(r"isl|osl|input|output| in\b", re.IGNORECASE)
+COUNT = r"(\d[\d,]{0,6}) ?(k)?(?: tokens?)?"
+IN_AND_OUT = re.compile(rf"\b{COUNT} in(?:put)?\b[ ,;/+and]{{1,6}}{COUNT} out(?:put)?\b(?! of\b)", re.IGNORECASE)
 LENGTHS = (
     (re.compile(r"\bISL ?/ ?OSL\D{0,12}(\d+) ?[/,] ?(\d+)", re.IGNORECASE), True),
     (re.compile(r"\b(?:ISL|input(?:[_ -]len(?:gth)?)?)\b ?[=: ] ?(\d{1,6})\b(?!\s*x)", re.IGNORECASE), False),
@@ -257,5 +259,8 @@ def lengths(line: str) -> tuple[int | None, int | None]:
         return None, None
     if (match := LENGTHS[0][0].search(line)) is not None:
         return int(match[1]), int(match[2])
+    if (match := IN_AND_OUT.search(line)) is not None:
+        new, made = (int(match[at].replace(",", "")) * (1024 if match[at + 1] else 1) for at in (1, 3))
+        return new or None, made or None
     isl, osl = LENGTHS[1][0].search(line), LENGTHS[2][0].search(line)
     return (int(isl[1]) if isl and int(isl[1]) else None), (int(osl[1]) if osl and int(osl[1]) else None)

@@ -25,7 +25,7 @@ __all__ = ["NOTHING", "Case", "Given", "Judged", "PastedAnswer", "Point", "Row",
 
 NOTHING = ("expected a PyTorch or Nsight trace, a launch command of vLLM, SGLang, TensorRT-LLM, Megatron or "
            "torchtitan, lines of their logs, or the summary or JSON of a serving benchmark; got something else: "
-           "nothing in the text is recognised")
+           "nothing in the text is recognised (nccl-tests, NCCL's logs and topologies: sublight comm doctor FILE)")
 
 
 def answer(pasted: Pasted, given: Given | None = None) -> PastedAnswer:
@@ -41,7 +41,7 @@ def answer(pasted: Pasted, given: Given | None = None) -> PastedAnswer:
 
 
 def _with_points(found: Judged, pasted: Pasted) -> Judged:
-    made: list[Point] = [*_impossible(found.case)]
+    made: list[Point] = [*_impossible(found.case, pasted)]
     for source in (speed.points(found), capacity.points(found), host.points(found), layout.points(found),
                    settings.points(found, pasted)):
         try:
@@ -52,8 +52,8 @@ def _with_points(found: Judged, pasted: Pasted) -> Judged:
     return replace(found, points=tuple(made))
 
 
-def _impossible(case: Case) -> list[Point]:
-    """What an engine would refuse."""
+def _impossible(case: Case, pasted: Pasted) -> list[Point]:
+    """What an engine would refuse; where figures of a run are reported, it did not."""
     plan, model, where, load = case.plan, case.model, case.where, case.load
     if plan is None or model is None or where is None:
         return []
@@ -61,7 +61,7 @@ def _impossible(case: Case) -> list[Point]:
     wrong = problems(model, plan, where, asked) if asked is not None else ()
     borrowed = "has its shape" in case.sources.get("model", "")      # of a model with another context, then
     wrong = tuple(text for text in wrong if not (borrowed and "the model's context" in text))
-    if wrong and reported_rows(case):
+    if wrong and (reported_rows(case) or any(figure.what == "tokens/s" for figure in pasted.figures)):
         return [Point("plan", f"computed, this plan does not run: {text}; yet the text reports that it did",
                       action="do not trust what is computed of memory here; print the engine's own figures (the start "
                       "of its log), and say the settings that the command leaves out") for text in wrong]
