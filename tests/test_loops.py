@@ -48,8 +48,8 @@ def test_padding_that_jumps_to_itself_is_never_reached() -> None:
 def test_a_guarded_exit_and_a_branch_on_two_predicates_go_on() -> None:
     (loop,) = loops(".L_0:\n@P3 EXIT\nFADD R0, R0, R1\n@!P0 BRA P1, .L_0\nEXIT")
     assert opcodes(loop) == ["EXIT", "FADD", "BRA"]
-    (loop,) = loops(".L_0:\nFADD R0, R0, R1\nBRA.U UP0, .L_0\nEXIT")
-    assert opcodes(loop) == ["FADD", "BRA.U"]
+    found = loops(".L_0:\nFADD R0, R0, R1\nBRA.U UP0, .L_0\n.L_1:\nFMUL R0, R0, R1\n@P0 BRA .L_1\nEXIT")
+    assert [opcodes(loop) for loop in found] == [["FADD", "BRA.U"], ["FMUL", "BRA"]]
 
 
 NESTED = """
@@ -70,6 +70,12 @@ def test_instructions_of_an_inner_loop_are_not_the_outer_ones() -> None:
     assert (inner.depth, inner.parent, inner.inner) == (2, 0, ())
     assert opcodes(outer) == ["LDG.E", "STG.E", "BRA"]
     assert opcodes(inner) == ["FFMA", "BRA"]
+
+
+def test_the_parent_is_the_nearest_loop_around() -> None:
+    found = loops(".L_0:\nFADD R0, R0, R1\n.L_1:\nFMUL R0, R0, R1\n.L_2:\nFFMA R0, R0, R1, R2\n"
+                  "@P0 BRA .L_2\n@P1 BRA .L_1\n@P2 BRA .L_0\nEXIT")
+    assert [(loop.depth, loop.parent, loop.inner) for loop in found] == [(1, None, (1,)), (2, 0, (2,)), (3, 1, ())]
 
 
 def test_what_stands_behind_a_condition_is_sometimes() -> None:
@@ -181,16 +187,18 @@ def test_a_call_comes_back_and_its_subroutine_is_no_part_of_the_loop() -> None:
 
 
 def test_a_call_of_a_label_is_a_far_jump() -> None:
-    (loop,) = loops("""
+    loop, after = loops("""
         .L_1:
         HMMA.16816.F32.BF16 R4, R8, R12, R4
         @!P3 CALL.REL.NOINC .L_0
         BRA .L_1
         .L_0:
         STG.E desc[UR4][R2.64], R4
+        @P0 BRA .L_0
         EXIT
     """)
     assert opcodes(loop) == ["HMMA.16816.F32.BF16", "CALL.REL.NOINC", "BRA"]
+    assert opcodes(after) == ["STG.E", "BRA"]
 
 
 def test_paths_meet_where_a_barrier_of_convergence_says() -> None:

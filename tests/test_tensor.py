@@ -22,6 +22,7 @@ from sublight.kernels.inspect.tensor import TensorKind, fallback, of_opcode, ten
     ("DMMA.884", (8, 8, 4), "fp64", "fp64", "warp"),
     ("DMMA.8x8x4", (8, 8, 4), "fp64", "fp64", "warp"),
     ("QMMA.16832.F32.E4M3.E4M3", (16, 8, 32), "fp8", "fp8", "warp"),
+    ("QMMA.16832.F16.E4M3.E5M2", (16, 8, 32), "fp8", "fp8", "warp"),
     ("QMMA.SF.16832.F32.E4M3.E4M3.E8", (16, 8, 32), "fp8", "fp8", "warp"),
     ("QMMA.16832.F32.E2M1.E3M2", (16, 8, 32), "fp4", "fp6", "warp"),
     ("OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X", (16, 8, 64), "fp4", "fp4", "warp"),
@@ -72,6 +73,8 @@ def test_a_descriptor_says_it_all(opcode: str, descriptor: int, title: str, bloc
     ("UMOV UR37, 0x8410490", "LDCU.64 UR36, c[0x0][0x380]"),         # overwritten by the half of a pair
     ("UMOV UR37, 0x8410490", "@UP0 UMOV UR37, 0x8200490"),           # perhaps changed
     ("UMOV UR37, 0x8410490", "@P0 BRA .L_0", "UMOV UR37, 0x8200490", ".L_0:"),     # another one on each path
+    ("@P0 BRA .L_0", "UMOV UR37, 0x8200490", ".L_0:"),               # set on one path alone
+    (".L_0:", "@P0 BRA .L_1", "UMOV UR37, 0x8200490", "BRA .L_0", ".L_1:"),        # set by an iteration, if any
     ("UMOV UR37, 0x0",),                                             # no descriptor that PTX defines
 ])
 def test_a_descriptor_that_is_not_one_constant_is_unknown(before: tuple[str, ...]) -> None:

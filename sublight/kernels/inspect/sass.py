@@ -25,7 +25,6 @@ LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')         # the innermos
 CODE = re.compile(r"^\s*/\*([0-9a-fA-F]+)\*/\s*(.*?)\s*;?\s*(?:/\*.*\*/)?\s*$")
 GUARD = re.compile(r"^(@!?U?PT?\d*)\s+")
 TARGETS = re.compile(r'\(\*"BRANCH_TARGETS[^"]*"\*\)')            # of an indirect branch, from nvdisasm's dataflow
-ENCODING = re.compile(r"^\s*/\*\s*0x[0-9a-fA-F]+\s*\*/\s*$")
 
 
 class Listing(NamedTuple):
@@ -76,7 +75,7 @@ def _listing(name: str, lines: list[str]) -> Listing:
             source = (re.split(r"[/\\]", found[1])[-1], int(found[2]))
         elif (found := LABEL.match(line)) and found[1] not in (name, f".text.{name}"):
             waiting.append(found[1])
-        elif not ENCODING.match(line) and (found := CODE.match(line)) and found[2]:
+        elif (found := CODE.match(line)) and found[2]:      # not of encodings alone, which begin with a space
             instruction = _instruction(int(found[1], 16), found[2], source)
             labels += [(label, instruction.address) for label in waiting]
             waiting = []

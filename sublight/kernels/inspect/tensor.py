@@ -104,8 +104,7 @@ def _of_descriptor(one: Instruction, value: int | None) -> TensorKind:
         return TensorKind(one.name, one.name, None, None, None, RATED.get(one.name), "thread", blocks,
                           unknown=f"{one.name}: its descriptor is computed at run time, so its shape is unknown")
     codes = CODES.get(one.name, {})
-    b_bits = 0b11 if one.name == "UTCOMMA" else 0b111
-    a, b = codes.get(value >> 7 & 0b111), codes.get(value >> 10 & b_bits)
+    a, b = codes.get(value >> 7 & 0b111), codes.get(value >> 10 & 0b111)
     n, m = (value >> 17 & 0b111111) << 3, (value >> 24 & 0b11111) << 4
     k = (96 if value >> 31 else 64) if one.name == "UTCOMMA" else DEPTH.get(a or "", 32)
     if a is None or b is None or not m or not n:
@@ -127,6 +126,7 @@ class _Constants:
 
     def __init__(self, function: Function, flow: Flow) -> None:
         self.code, self.blocks, self.before = function.instructions, flow.blocks, predecessors(flow)
+        self.entries = flow.entries
         self.block_of = {at: b for b, block in enumerate(flow.blocks) for at in range(block.first, block.end)}
 
     def operand(self, at: int, one: Instruction) -> int | None:
@@ -145,7 +145,7 @@ class _Constants:
             if set_by is not None:
                 values.add(_constant(self.code[set_by]))
                 continue
-            if not self.before[block]:
+            if block in self.entries:
                 values.add(None)                         # an entry: whatever the caller left
             fresh = [b for b in self.before[block] if b not in seen]
             seen.update(fresh)
