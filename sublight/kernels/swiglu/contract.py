@@ -1,11 +1,12 @@
 """This file knows about what SwiGLU must return: y = gate·σ(gate)·up, quantised or not. u = 2⁻²⁴.
 
-Derivation. σ(g) = 1/(1 + e^-g). The exponential has a relative error of (4 + 3·|g|)·u (2 units in the last place and one
-more for each unit of the argument: CUDA C++ Programming Guide, __expf), of which σ takes the share 1 − σ; a sum, a
-division and two products follow. Where e^-g leaves fp32 (g < -88) σ is 0 or subnormal: it may be flushed, 2⁻¹²⁶ at most.
+Derivation. σ(g) = 1/(1 + e^-g). The exponential has a relative error of (4 + 3·|g|)·u (2 units in the last place and
+one more for each unit of the argument: CUDA C++ Programming Guide, __expf), of which σ takes the share 1 − σ; a sum, a
+division and two products follow. Where e^-g leaves fp32 (g < -88) σ may be flushed to zero: 2⁻¹²⁶ at most.
 
-    E = |y|·((1 − σ)·(4 + 3·|g|) + 8)·u + |g·up|·2⁻¹²⁶ + |up|·ulp(silu), which may be rounded before the product
-                                                                         (`intermediates`)
+    E = |y|·((1 − σ)·(4 + 3·|g|) + 8)·u + |g·up|·2⁻¹²⁶
+        + |up|·ulp(silu), which may be rounded before the product (`intermediates`)
+
 Then y is rounded to its format, or quantised (`row_scales`).
 """
 
@@ -27,7 +28,8 @@ from sublight.ops.op import Op
 FORMS, QUANTS = ("bf16", "fp16", "fp32"), (None, "fp8", "int8")
 U = unit_roundoff("fp32")
 
-# Besides those of `values`: steep, gates from -120 to 120, whose exponentials overflow fp32; massive, one column of 1e4.
+# Besides those of `values`: steep, gates from -120 to 120, whose exponentials overflow fp32; massive, a column of 1e4;
+# not_a_number, a NaN as a gate and one as its product, which must reach their elements and no others.
 VALUES = ("normal", "outliers", "tiny", "zeros", "constant", "steep", "massive", "not_a_number")
 
 
