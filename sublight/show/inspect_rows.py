@@ -96,7 +96,7 @@ def _occupancy(kernel: Figures) -> Iterator[tuple[str, str]]:
     else:
         allowed = ", ".join(f"{name} {count:,}" for name, count in fit.by)
         yield "occupancy", (f"{fit.blocks} block{'s' if fit.blocks > 1 else ''} an SM, {fit.warps} warps, "
-                            f"{percent(fit.share, 1)}; blocks that each allows: {allowed}")
+                            f"{percent(fit.share)}; blocks that each allows: {allowed}")
     if fit.cliffs:
         yield "cliffs", "; ".join(_cliff(cliff) for cliff in fit.cliffs)
 
@@ -126,8 +126,8 @@ def wave_rows(found: Sequence[tuple[str, Waves]], title: str) -> Table:
     """Rounds of a grid, for each kernel or number of blocks an SM."""
     head = ("kernel", "tiles", "at once", "rounds", "in the last", "idle", "outside M x N", "full at")
     return Table(title, head, tuple(
-        (name, f"{one.tiles:,}", f"{one.slots:,}", f"{one.rounds:,}", f"{one.last:,}", percent(one.lost, 1),
-         percent(one.padded, 1), " or ".join(f"{size:,}" for size in dict.fromkeys(one.fills) if size))
+        (name, f"{one.tiles:,}", f"{one.slots:,}", f"{one.rounds:,}", f"{one.last:,}", percent(one.lost),
+         percent(one.padded), " or ".join(f"{size:,}" for size in dict.fromkeys(one.fills) if size))
         for name, one in found))
 
 

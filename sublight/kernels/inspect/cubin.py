@@ -20,12 +20,12 @@ EM_CUDA = 190
 EM_AMDGPU = 224
 FUNCTION = 2                     # kind of a symbol
 ENTRY = 0x10                     # of a symbol's `other`: a kernel, not a device function (STO_CUDA_ENTRY)
-ACCELERATED_V1 = 0x800           # "sm_90a" in the flags of ABI version 7; version 8 says it in .nv.compat
+ACCELERATED = {7: 0x800, 8: 0x8}  # "sm_90a", in the flags by ABI version; CUDA 13 says it in .nv.compat instead
 CONSTANT_BANK = ".nv.constant0."
 
 # attributes of .nv.info (EIATTR_…): a byte of format, a byte of attribute, then by format
 NO_VALUE, BYTE, HALF, SIZED = 1, 2, 3, 4
-MAX_THREADS, REQUIRED_THREADS, FRAME_SIZE = 0x05, 0x10, 0x11
+MAX_THREADS, REQUIRED_THREADS, FRAME_SIZE, LEAST_STACK = 0x05, 0x10, 0x11, 0x12
 REGISTERS, CLUSTER, BARRIERS = 0x2F, 0x3D, 0x4C
 TARGET_IS_ACCELERATED = 0x09     # of .nv.compat
 
@@ -37,7 +37,8 @@ class _Tables:
     """What .nv.info says by symbol, and sections by name."""
 
     registers: dict[int, int] = field(default_factory=dict)
-    frames: dict[int, int] = field(default_factory=dict)
+    frames: dict[int, int] = field(default_factory=dict)         # of a function alone
+    stacks: dict[int, int] = field(default_factory=dict)         # with what it calls; in linked code only
     sections: dict[str, Section] = field(default_factory=dict)
 
 
@@ -71,11 +72,12 @@ def code_bytes(data: Buffer) -> dict[str, int]:
 
 def _tables(elf: Elf) -> _Tables:
     tables = _Tables(sections={section.name: section for section in elf.sections})
+    by_symbol = {REGISTERS: tables.registers, FRAME_SIZE: tables.frames, LEAST_STACK: tables.stacks}
     whole = tables.sections.get(".nv.info")
     for kind, attribute, value in _attributes(elf, whole) if whole else ():
-        if kind == SIZED and attribute in (REGISTERS, FRAME_SIZE) and len(value) >= 8:
+        if kind == SIZED and attribute in by_symbol and len(value) >= 8:
             symbol, number = struct.unpack_from("<II", value)
-            (tables.registers if attribute == REGISTERS else tables.frames)[symbol] = number
+            by_symbol[attribute][symbol] = number
     return tables
 
 
@@ -107,7 +109,7 @@ def _resources(elf: Elf, tables: _Tables, symbol: int, name: str) -> Resources:
         registers = code.info >> 24 if code else 0
     size = shared.size if shared else 0
     return Resources(
-        registers=registers, stack=tables.frames.get(symbol, 0), shared=size,
+        registers=registers, stack=tables.stacks.get(symbol, tables.frames.get(symbol, 0)), shared=size,
         constant=constant.size if constant else 0, barriers=_barriers(said.get(BARRIERS), code),
         max_threads=_product(said.get(MAX_THREADS)), required_threads=_product(said.get(REQUIRED_THREADS)),
         reserved=min(size, _RESERVED) if _sm(elf) >= 90 else 0, cluster=_product(said.get(CLUSTER)))
@@ -132,8 +134,8 @@ def _product(sizes: bytes | None) -> int | None:
 
 
 def _sm(elf: Elf) -> int:
-    """The number of the architecture: the low byte of the flags, or the second one in ABI version 8 (CUDA 13; of
-    CUDA 12 for sm_100 and later)."""
+    """The number of the architecture: the low byte of the flags, or the second one in ABI version 8 (CUDA 13; CUDA 12
+    for sm_100 and later)."""
     if elf.abi_version not in (7, 8):
         raise InputError(f"{elf.where}: a cubin of ABI version {elf.abi_version}; expected 7 (CUDA 9 to 12) or 8 "
                          "(CUDA 13)")
@@ -145,11 +147,12 @@ def _sm(elf: Elf) -> int:
 
 def _arch(elf: Elf, tables: _Tables) -> str:
     """"sm_90a". Code for sm_100f is not told from code for sm_100: both say the same."""
-    accelerated = elf.abi_version == 7 and bool(elf.flags & ACCELERATED_V1)
+    sm = _sm(elf)
+    accelerated = bool(elf.flags & ACCELERATED[elf.abi_version])
     compat = tables.sections.get(".nv.compat")
     for kind, attribute, value in _attributes(elf, compat) if compat else ():
         accelerated |= kind == BYTE and attribute == TARGET_IS_ACCELERATED and value[0] == 1
-    return f"sm_{_sm(elf)}{'a' if accelerated else ''}"
+    return f"sm_{sm}{'a' if accelerated else ''}"
 
 
 def _producer(elf: Elf, tables: _Tables) -> str | None:

@@ -133,6 +133,6 @@ def read_elf(data: Buffer, where: str) -> Elf:
     if table and (count == 0 or names == 0xFFFF):            # too many for 16 bits: the first header holds both
         first = SECTION.unpack_from(data, table)
         count, names = count or first[5], first[6] if names == 0xFFFF else names
-    if table + count * SECTION.size > len(data):
+    if table and (not count or table + count * SECTION.size > len(data)):
         raise broken(where, f"{count:,} section headers at byte {table:,} of {len(data):,}")
     return Elf(data, where, machine, flags, data[7], data[8], table, count if table else 0, names)

@@ -81,13 +81,13 @@ class Figures:
         return self.main_loop.tensor_limit if self.main_loop else None
 
 
-def percent(share: float, digits: int = 0) -> str:
+def percent(share: float) -> str:
     """In words.
 
-    >>> percent(0.125, 1)
-    '12.5 %'
+    >>> percent(0.125), percent(1)
+    ('12.5 %', '100 %')
     """
-    return f"{100 * share:.{digits}f} %"
+    return f"{100 * share:.3g} %"
 
 
 def kind_of(title: str) -> str:

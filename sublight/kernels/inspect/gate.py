@@ -78,7 +78,7 @@ def _failures(kernel: Figures, rule: Rule) -> Iterator[Failure]:
     for name, least, part in (("min-tensor-limit", rule.min_tensor_limit, kernel.tensor_limit),
                               ("min-occupancy", rule.min_occupancy, share)):
         if least is not None and (part is None or part < least - 1e-9):
-            yield _failure(kernel, f"{name} {percent(least)}", None if part is None else percent(part, 1),
+            yield _failure(kernel, f"{name} {percent(least)}", None if part is None else percent(part),
                            _why(kernel, name), unseen)
     if rule.min_blocks is not None and (kernel.occupancy is None or kernel.occupancy.blocks < rule.min_blocks):
         blocks = None if kernel.occupancy is None else str(kernel.occupancy.blocks)
@@ -142,9 +142,9 @@ def _worse(old: Figures, new: Figures) -> Iterator[Failure]:
         yield from (Failure(failure.kernel, failure.arch, f"baseline tensor {kind}", failure.got, failure.why,
                             failure.unknown) for failure in _without(new, kind, "; ".join(new.notes)))
     if old.tensor_limit is not None and (new.tensor_limit is None or new.tensor_limit < old.tensor_limit - POINT):
-        limit = None if new.tensor_limit is None else percent(new.tensor_limit, 1)
-        yield _failure(new, f"baseline tensor limit {percent(old.tensor_limit, 1)}", limit, _why(new, "min-tensor-limit"),
-                       "; ".join(new.notes))
+        limit = None if new.tensor_limit is None else percent(new.tensor_limit)
+        yield _failure(new, f"baseline tensor limit {percent(old.tensor_limit)}", limit,
+                       _why(new, "min-tensor-limit"), "; ".join(new.notes))
 
 
 # ---- rules from a file

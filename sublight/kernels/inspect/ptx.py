@@ -65,8 +65,10 @@ def declared(text: str) -> tuple[Declared, ...]:
     """What each kernel of a module declares, by name."""
     bare = COMMENT.sub("", text)
     marks = list(ENTRY.finditer(bare))
-    module = _shared(bare[:marks[0].start()]) if marks else 0
-    ends = [mark.start() for mark in marks[1:]] + [len(bare)]
+    if not marks:
+        return ()
+    module = _shared(bare[:marks[0].start()])
+    ends = [*(mark.start() for mark in marks[1:]), len(bare)]
     return tuple(sorted((_declared(mark[1], bare[mark.end():end], module)
                          for mark, end in zip(marks, ends, strict=True)), key=lambda kernel: kernel.name))
 

@@ -50,7 +50,8 @@ def found(path: str | Path, *, instructions: bool = True, progress: Progress | N
             skipped[why] += 1
         else:
             out.append(unit)
-    if not out:
+    if not any(unit.functions for unit in out):
+        skipped["without kernels"] += len(out)
         reasons = "; ".join(f"{count} x {why}" for why, count in skipped.items())
         raise InputError(f"{label(str(path))} holds no code that can be read ({reasons}); {EXPECTED}")
     return Found(tuple(out), tuple(sorted(skipped.items())))

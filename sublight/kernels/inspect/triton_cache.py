@@ -8,7 +8,7 @@ from pathlib import Path
 from sublight.kernels.inspect.code import Launch
 
 LARGEST = 1 << 20                # bytes of name.json; real ones have two thousand
-QUIET = {".ttir", ".ttgir", ".llir", ".source", ".json", ".sass", ".ttadapter", ".amdgcn"}    # of Triton's, no code of a GPU
+QUIET = {".ttir", ".ttgir", ".llir", ".source", ".json", ".sass", ".ttadapter", ".amdgcn"}    # no code
 
 
 def launch_of(code: Path) -> Launch | None:
