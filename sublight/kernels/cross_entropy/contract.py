@@ -1,9 +1,9 @@
 """This file knows about what cross entropy must return: loss = log Σ exp xⱼ − x of the target, in fp32. u = 2⁻²⁴.
 
 Derivation. With m = max x and S = Σ exp(xⱼ − m), loss = m + log S − x. The exponentials have relative errors of
-rⱼ = (8 + 4·|xⱼ − m|)·u (the difference, an argument in powers of two, and CUDA's __expf), S that of its terms and of its
-sum, the logarithm turns them into absolute ones and has 4·u·(1 + log S) of its own; sums of numbers as large as m and x
-follow, each rounded:
+rⱼ = (8 + 4·|xⱼ − m|)·u (the difference, an argument in powers of two, and CUDA's __expf), S that of its terms and of
+its sum, the logarithm turns them into absolute ones and has 4·u·(1 + log S) of its own; sums of numbers as large as m
+and x follow, each rounded:
 
     E = Σ pⱼrⱼ + sum_error(classes + 2, 1) + 4u·(1 + log S) + 2u·(|m| + |m + log S| + |x|)
 
@@ -27,11 +27,11 @@ FORMS = ("bf16", "fp16", "fp32")
 IGNORED = -100
 U = unit_roundoff("fp32")
 
-# Besides those of `values`: peaked, 100 times as large; lifted, all by 1000, so that their exponentials overflow; equal;
-# masked, a third is -inf, targets too; ignored, every third row; all_ignored; sure, the target is far above all others;
-# ends, targets are the first and the last class; not_a_number, one NaN, which must reach its row and no other.
-VALUES = ("normal", "outliers", "tiny", "zeros", "peaked", "lifted", "equal", "masked", "ignored", "all_ignored", "sure",
-          "ends", "not_a_number")
+# Besides those of `values`: peaked, 100 times as large; lifted, all by 1000, so that their exponentials overflow;
+# equal; masked, a third is -inf, targets too; ignored, every third row; all_ignored; sure, the target is far above all
+# others; ends, targets are the first and the last class; not_a_number, one NaN, which must reach its row and no other.
+VALUES = ("normal", "outliers", "tiny", "zeros", "peaked", "lifted", "equal", "masked", "ignored", "all_ignored",
+          "sure", "ends", "not_a_number")
 
 
 def refusal(shape: Shape) -> str | None:
@@ -121,6 +121,6 @@ def cases() -> tuple[Case, ...]:
 
 CONTRACT = Contract(
     name="cross_entropy", title="cross entropy of logits and targets, row by row", shape=Shape, values=VALUES,
-    refusal=refusal, inputs=inputs, outputs=outputs, reference=reference, bound=bound, honest=honest, cases=cases, op=op,
-    shape_of=shape_of,
+    refusal=refusal, inputs=inputs, outputs=outputs, reference=reference, bound=bound, honest=honest, cases=cases,
+    op=op, shape_of=shape_of,
 )

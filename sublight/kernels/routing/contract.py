@@ -2,14 +2,14 @@
 
 Weights. The exponential of xⱼ − max has a relative error of rⱼ = (8 + 4·|xⱼ − max|)·u: the difference, an argument in
 powers of two, and 2 units in the last place and one more for each unit of the argument (CUDA C++ Programming Guide,
-__expf). The sum has that of its terms and sum_error(experts + 2, 1); where weights are renormalised, the same again over
-the chosen:
+__expf). The sum has that of its terms and sum_error(experts + 2, 1); where weights are renormalised, the same again
+over the chosen:
 
     E = w·(rᵢ + Σ pⱼrⱼ + Σ wⱼrⱼ + 2·sum_error(experts + 2, 1) + 4u) + 2⁻¹²⁰
 
 Indices have no error. They must be in range, none twice, and the one at each rank must have the logit of that rank; a
-kernel that chooses by weights may see a tie where two logits differ by less than their r together, or where both weights
-are below what fp32 holds (2⁻¹²⁶), and which of them it takes is free.
+kernel that chooses by weights may see a tie where two logits differ by less than their r together, or where both
+weights are below what fp32 holds (2⁻¹²⁶), and which of them it takes is free.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FORMS = ("fp32", "bf16", "fp16")
 U = unit_roundoff("fp32")
 LOST = 2.0**-126
 
-# Besides those of `values`: equal, all logits the same; ties, seven different ones; masked, two thirds are -inf; single,
-# all but one are; steep, 100 times as large; lifted, all by 200, so that their exponentials overflow; close, the chosen
-# differ by one unit in the last place of fp32.
+# Besides those of `values`: equal, all logits the same; ties, seven different ones; masked, two thirds are -inf;
+# single, all but one are; steep, 100 times as large; lifted, all by 200, so that their exponentials overflow; close,
+# the chosen differ by one unit in the last place of fp32.
 VALUES = ("normal", "outliers", "tiny", "equal", "ties", "masked", "single", "steep", "lifted", "close")
 
 
@@ -111,8 +111,8 @@ def discrete(shape: Shape, given: Tensors, outputs: Tensors) -> tuple[str, ...]:
     away = _misplaced(given["logits"].double(), ids)
     if bool(away.any()):
         token, rank = away.nonzero()[0].tolist()
-        wrong.append(f"ids: {int(away.sum())} are not the expert of their rank (first: token {token}, rank {rank}, expert "
-                     f"{int(ids[token, rank])})")
+        wrong.append(f"ids: {int(away.sum())} are not the expert of their rank (first: token {token}, rank {rank}, "
+                     f"expert {int(ids[token, rank])})")
     return tuple(wrong)
 
 
@@ -141,8 +141,9 @@ def shape_of(op: Op) -> Shape | None:
 def cases() -> tuple[Case, ...]:
     sizes = ((1, 1, 1), (1, 8, 2), (7, 8, 8), (37, 64, 8), (64, 128, 4), (5, 256, 8), (13, 257, 6), (129, 60, 4),
              (3, 384, 8), (17, 33, 1), (2, 512, 10))
-    ordinary = [Case(Shape(*size, renormalise), seed=i) for i, size in enumerate(sizes) for renormalise in (True, False)]
-    forms = [Case(Shape(31, 128, 8, renormalise, form), seed=30) for form in FORMS[1:] for renormalise in (True, False)]
+    either = (True, False)
+    ordinary = [Case(Shape(*size, renormalise), seed=i) for i, size in enumerate(sizes) for renormalise in either]
+    forms = [Case(Shape(31, 128, 8, renormalise, form), seed=30) for form in FORMS[1:] for renormalise in either]
     hard = [Case(Shape(29, 61, 7, renormalise, form), values, 40) for values in VALUES[1:]
             for renormalise, form in ((True, "fp32"), (False, "fp32"), (True, "bf16"))]
     return (*ordinary, *forms, *hard)
@@ -150,6 +151,6 @@ def cases() -> tuple[Case, ...]:
 
 CONTRACT = Contract(
     name="routing", title="routing: softmax over all experts, top k, renormalised or not", shape=Shape, values=VALUES,
-    refusal=refusal, inputs=inputs, outputs=outputs, reference=reference, bound=bound, honest=honest, cases=cases, op=op,
-    shape_of=shape_of, judged=judged, discrete=discrete,
+    refusal=refusal, inputs=inputs, outputs=outputs, reference=reference, bound=bound, honest=honest, cases=cases,
+    op=op, shape_of=shape_of, judged=judged, discrete=discrete,
 )

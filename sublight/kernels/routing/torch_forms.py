@@ -23,7 +23,8 @@ def chosen_first(logits: Tensor, top_k: int, renormalise: bool) -> Any:
     largest, ids = wide.topk(top_k, 1)
     if renormalise:
         return largest.softmax(1), ids.to(torch.int32)
-    return (largest - wide.logsumexp(1, keepdim=True)).exp(), ids.to(torch.int32)
+    most = largest[:, :1]                # not exp(x - logsumexp): where logits are large that rounds their difference
+    return (largest - most).exp() / (wide - most).exp().sum(1, keepdim=True), ids.to(torch.int32)
 
 
 def _run(shape: Shape, function: Any) -> Run:
