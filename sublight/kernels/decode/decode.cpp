@@ -33,54 +33,62 @@ struct Sizes {
 
     int64_t group() const { return heads / kv_heads; }
     int64_t padded() const { return steps * pair; }
+    bool whole() const { return dim % pair == 0; }
 };
 
-template <class Element> SUBLIGHT_INLINE Pair load_step(const Element *row, int64_t step, int64_t dim) {
+template <bool whole, class Element> SUBLIGHT_INLINE Pair load_step(const Element *row, int64_t step, int64_t dim) {
     const int64_t left = dim - step * pair;
-    return left >= pair ? load_pair(row + step * pair) : load_part(row + step * pair, left);
+    return whole || left >= pair ? load_pair(row + step * pair) : load_part(row + step * pair, left);
 }
 
 // out[token][head] = k · q for `heads` heads that share keys and 8 / heads tokens. Eight sums at once hide the latency
 // of an addition. q is fp32, in the order of load_pair.
-template <int heads, class Element>
+template <int heads, bool whole, class Element>
 SUBLIGHT_INLINE Eight scores(const Element *const *rows, const float *q, const Sizes &s) {
     constexpr int tokens = 8 / heads;
     Floats sum[8] = {};
     for (int64_t step = 0; step < s.steps; step++) {
-        Pair k[tokens];
-        for (int t = 0; t < tokens; t++) k[t] = load_step(rows[t], step, s.dim);
-        for (int h = 0; h < heads; h++) {
-            const float *at = q + h * s.padded() + step * pair;
-            const Floats first = load(at), second = load(at + lanes);
-            for (int t = 0; t < tokens; t++) {
-                sum[t * heads + h] += k[t].first * first;
-                sum[t * heads + h] += k[t].second * second;
+#pragma GCC unroll 8
+        for (int t = 0; t < tokens; t++) {
+            const Pair k = load_step<whole>(rows[t], step, s.dim);
+#pragma GCC unroll 8
+            for (int h = 0; h < heads; h++) {
+                const float *at = q + h * s.padded() + step * pair;
+                sum[t * heads + h] += k.first * load(at);
+                sum[t * heads + h] += k.second * load(at + lanes);
             }
         }
     }
     return sums_of_eight(sum);
 }
 
-// out[head] += Σ over tokens of p[head][token] · v[token], for `wide` pairs of vectors from `step` on.
-template <int heads, int wide, class Element>
-SUBLIGHT_INLINE void weigh(const Element *const *rows, int count, const float *p, float *out, int64_t step,
+// out[head] += Σ over tokens of p[token][head] · v[token], for `wide` pairs of vectors from `step` on.
+template <int heads, int wide, bool whole, class Element>
+SUBLIGHT_INLINE void weigh(const Element *const *rows, int count, const float *p, int apart, float *out, int64_t step,
                            const Sizes &s) {
     Pair sum[heads][wide];
+#pragma GCC unroll 4
     for (int h = 0; h < heads; h++)
+#pragma GCC unroll 4
         for (int w = 0; w < wide; w++) {
             const float *at = out + h * s.padded() + (step + w) * pair;
             sum[h][w] = {load(at), load(at + lanes)};
         }
-    for (int t = 0; t < count; t++)
+    for (int t = 0; t < count; t++) {
+#pragma GCC unroll 4
         for (int w = 0; w < wide; w++) {
-            const Pair v = load_step(rows[t], step + w, s.dim);
+            const Pair v = load_step<whole>(rows[t], step + w, s.dim);
+#pragma GCC unroll 4
             for (int h = 0; h < heads; h++) {
-                const Floats weight = all(p[h * tokens_at_once + t]);
+                const Floats weight = all(p[t * apart + h]);
                 sum[h][w].first += weight * v.first;
                 sum[h][w].second += weight * v.second;
             }
         }
+    }
+#pragma GCC unroll 4
     for (int h = 0; h < heads; h++)
+#pragma GCC unroll 4
         for (int w = 0; w < wide; w++) {
             float *at = out + h * s.padded() + (step + w) * pair;
             store(at, sum[h][w].first);
@@ -88,9 +96,29 @@ SUBLIGHT_INLINE void weigh(const Element *const *rows, int count, const float *p
         }
 }
 
-template <class Element> SUBLIGHT_INLINE void prefetch(const Element *row, int64_t count) {
-    for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(Element))) __builtin_prefetch(row + i);
-}
+// Rows that come next, asked for in the order of memory and little by little: memory works while others are multiplied,
+// and reads its own rows once. (Row by row as they are used, 256 bytes in 2 kB at a time, took twice as long.)
+template <class Element> struct Ahead {
+    const Element *const *rows;
+    int64_t count, pieces, piece, head_stride;        // of `count` rows, `pieces` pieces each of `piece` elements
+    int64_t which = 0, at = 0;
+
+    Ahead(const Element *const *rows_, int count_, int64_t kv_heads, int64_t dim, int64_t head_stride_)
+        : rows(rows_), count(count_), pieces(head_stride_ == dim ? 1 : kv_heads),
+          piece(head_stride_ == dim ? kv_heads * dim : dim), head_stride(head_stride_) {}
+
+    SUBLIGHT_INLINE void ask(int64_t elements) {
+        for (; elements > 0 && which < count * pieces; elements -= line, at += line) {
+            __builtin_prefetch(rows[which % count] + which / count * head_stride + at);
+            if (at + line >= piece) {
+                which++;
+                at = -line;
+            }
+        }
+    }
+
+    static constexpr int64_t line = 64 / sizeof(Element);
+};
 
 // What is known of a head after some tokens: out is Σ exp(score - top) · v, total is Σ exp(score - top).
 struct Partial {
@@ -103,6 +131,12 @@ struct Partial {
     }
 };
 
+// The rows of a block of tokens, of the first key head.
+template <class Element> struct Rows {
+    const Element *keys[tokens_at_once], *values[tokens_at_once];
+    int count;
+};
+
 template <class Element> struct Attention {
     const Element *q;
     const Cache<Element> cache;
@@ -111,97 +145,104 @@ template <class Element> struct Attention {
     const Sizes s;
     const float scale;
 
-    // The scores of `heads` heads from head `first` on; p is [heads of all][tokens_at_once].
+    // The scores of `heads` heads from head `first` on: p is [token][head].
     template <int heads>
-    void score(const Element *const *keys, int count, const float *qs, int64_t first, float *p) const {
+    void score(const Rows<Element> &now, const float *qs, int64_t first, float *p, Ahead<Element> &ahead) const {
         constexpr int tokens = 8 / heads;
-        for (int t = 0; t < count; t += tokens) {
+        const int64_t kv = first / s.group() * cache.head_stride;
+        const float *mine = qs + first * s.padded();
+        for (int t = 0; t < now.count; t += tokens) {
             const Element *rows[tokens];
-            for (int i = 0; i < tokens; i++)
-                rows[i] = keys[at_most(t + i, count - 1)] + first / s.group() * cache.head_stride;
-            float eight[8];
-            const Eight found = scores<heads>(rows, qs + first * s.padded(), s);
-            std::memcpy(eight, &found, sizeof eight);
-            for (int i = 0; i < tokens; i++)
-                for (int h = 0; h < heads; h++) p[(first + h) * tokens_at_once + t + i] = eight[i * heads + h];
+            for (int i = 0; i < tokens; i++) rows[i] = now.keys[at_most(t + i, now.count - 1)] + kv;
+            ahead.ask(tokens * s.dim);
+            const Eight found = s.whole() ? scores<heads, true>(rows, mine, s) : scores<heads, false>(rows, mine, s);
+            std::memcpy(p + t * heads, &found, sizeof found);
         }
     }
 
-    template <int heads>
-    void weigh_rows(const Element *const *values, int count, const float *p, int64_t first, float *to) const {
-        constexpr int wide = 4 / heads;
-        const Element *rows[tokens_of_values];
-        for (int t = 0; t < count; t++) rows[t] = values[t] + first / s.group() * cache.head_stride;
-        int64_t step = 0;
-        for (; step + wide <= s.steps; step += wide)
-            weigh<heads, wide>(rows, count, p + first * tokens_at_once, to + first * s.padded(), step, s);
-        for (; step < s.steps; step++)
-            weigh<heads, 1>(rows, count, p + first * tokens_at_once, to + first * s.padded(), step, s);
-    }
-
-    // exp(score · scale - top) in place of the scores; what was summed before is scaled where top rose.
-    void soften(float *p, int count, int64_t head, Partial &so_far) const {
-        float *mine = p + head * tokens_at_once, &top = so_far.top[size_t(head)], &total = so_far.total[size_t(head)];
-        for (int t = count; t < tokens_at_once; t++) mine[t] = -INFINITY;
-        Floats most = all(top);
-        for (int t = 0; t < tokens_at_once; t += lanes) {
-            const Floats scaled = load(mine + t) * scale;
-            store(mine + t, scaled);
-            most = larger(scaled, most);
+    // exp(score · scale - top) in place of the scores of `heads` heads; what was summed before shrinks where top rose.
+    template <int heads> void soften(float *p, int count, int64_t first, Partial &so_far) const {
+        float *tops = so_far.top.data() + first, *totals = so_far.total.data() + first;
+        Floats most = all(-INFINITY), from, sums = {};
+        for (int i = count * heads; i < tokens_at_once * heads; i++) p[i] = 0;         // a score of nothing yet
+        for (int i = 0; i < tokens_at_once * heads; i += lanes) store(p + i, load(p + i) * scale);
+        for (int i = count * heads; i < tokens_at_once * heads; i++) p[i] = -INFINITY;
+        for (int i = 0; i < tokens_at_once * heads; i += lanes) most = larger(load(p + i), most);
+        float found[lanes], shift[lanes];
+        store(found, most);
+        for (int h = 0; h < heads; h++) {
+            for (int i = h; i < lanes; i += heads) found[h] = at_least(found[i], found[h]);
+            if (found[h] > tops[h]) rise(first + h, found[h], so_far);
+            for (int i = h; i < lanes; i += heads) shift[i] = tops[h] == -INFINITY ? 0.0f : tops[h];
         }
-        for (int t = count; t < tokens_at_once; t++) mine[t] = -INFINITY;      // a negative or zero scale made them wrong
-        const float found = largest(most);
-        if (found > top) {
-            const float shrink = std::exp(top - found);
-            float *to = so_far.out.data() + head * s.padded();
-            for (int64_t i = 0; i < s.padded() && total != 0; i += lanes) store(to + i, load(to + i) * shrink);
-            total = total == 0 ? 0 : total * shrink;
-            top = found;
-        }
-        const Floats from = all(top == -INFINITY ? 0.0f : top);
-        Floats sums = {};
-        for (int t = 0; t < tokens_at_once; t += lanes) {
-            const Floats weight = exp_below_zero(load(mine + t) - from);
-            store(mine + t, weight);
+        from = load(shift);
+        for (int i = 0; i < tokens_at_once * heads; i += lanes) {
+            const Floats weight = exp_below_zero(load(p + i) - from);
+            store(p + i, weight);
             sums += weight;
         }
-        total += sum(sums);
+        store(found, sums);
+        for (int i = 0; i < lanes; i++) totals[i % heads] += found[i];
     }
 
-    template <class Function> void by_heads(Function function) const {
-        for (int64_t kv = 0; kv < s.kv_heads; kv++) {
-            const int64_t first = kv * s.group();
-            for (int64_t h = 0; h < s.group();) h += function(first + h, s.group() - h);
+    void rise(int64_t head, float top, Partial &so_far) const {
+        float &total = so_far.total[size_t(head)], *to = so_far.out.data() + head * s.padded();
+        if (so_far.top[size_t(head)] > -INFINITY) {
+            const float shrink = std::exp(so_far.top[size_t(head)] - top);
+            for (int64_t i = 0; i < s.padded(); i += lanes) store(to + i, load(to + i) * shrink);
+            total *= shrink;
+        }
+        so_far.top[size_t(head)] = top;
+    }
+
+    // Σ p · v for `heads` heads (at most 4 at once: accumulators), 16 rows of values at a time.
+    template <int heads>
+    void weigh_rows(const Rows<Element> &now, const float *p, int64_t first, Partial &so_far,
+                    Ahead<Element> &ahead) const {
+        constexpr int some = heads > 4 ? 4 : heads, wide = 4 / some;
+        const int64_t kv = first / s.group() * cache.head_stride;
+        for (int begin = 0; begin < now.count; begin += tokens_of_values) {
+            const int count = at_most(tokens_of_values, now.count - begin);
+            const Element *rows[tokens_of_values];
+            for (int t = 0; t < count; t++) rows[t] = now.values[begin + t] + kv;
+            for (int h = 0; h < heads; h += some) {
+                float *sums = so_far.out.data() + (first + h) * s.padded();
+                const float *weights = p + begin * heads + h;
+                int64_t step = 0;
+                for (; s.whole() && step + wide <= s.steps; step += wide) {
+                    ahead.ask(h == 0 ? count * wide * pair : 0);
+                    weigh<some, wide, true>(rows, count, weights, heads, sums, step, s);
+                }
+                for (; step < s.steps; step++) weigh<some, 1, false>(rows, count, weights, heads, sums, step, s);
+            }
         }
     }
 
-    void block(const Element *const *keys, const Element *const *values, int count, const Element *const *next,
-               int next_count, const float *qs, float *p, Partial &so_far) const {
-        const bool rows_are_whole = cache.head_stride == s.dim;
-        const int64_t row = rows_are_whole ? s.kv_heads * s.dim : s.dim;
-        const int64_t apart = rows_are_whole ? 1 : s.kv_heads;
-        for (int t = 0; t < count; t += 8) {                                   // eight rows of keys for all heads
-            const int some = at_most(8, count - t);
-            for (int i = 0; i < some; i++)
-                for (int64_t h = 0; h < apart; h++) prefetch(values[t + i] + h * cache.head_stride, row);
-            by_heads([&](int64_t first, int64_t left) -> int64_t {
-                if (left >= 8) return score<8>(keys + t, some, qs, first, p + t), 8;
-                if (left >= 4) return score<4>(keys + t, some, qs, first, p + t), 4;
-                if (left >= 2) return score<2>(keys + t, some, qs, first, p + t), 2;
-                return score<1>(keys + t, some, qs, first, p + t), 1;
-            });
+    template <int heads>
+    int64_t step_of(const Rows<Element> &now, const float *qs, int64_t first, float *p, Partial &so_far, bool values,
+                    Ahead<Element> &ahead) const {
+        float *mine = p + first * tokens_at_once;
+        if (values) {
+            weigh_rows<heads>(now, mine, first, so_far, ahead);
+        } else {
+            score<heads>(now, qs, first, mine, ahead);
+            soften<heads>(mine, now.count, first, so_far);
         }
-        for (int64_t h = 0; h < s.heads; h++) soften(p, count, h, so_far);
-        for (int t = 0; t < count; t += tokens_of_values) {
-            const int some = at_most(tokens_of_values, count - t);
-            for (int i = t; i < at_most(t + tokens_of_values, next_count); i++)
-                for (int64_t h = 0; h < apart; h++) prefetch(next[i] + h * cache.head_stride, row);
-            by_heads([&](int64_t first, int64_t left) -> int64_t {
-                float *to = so_far.out.data();
-                if (left >= 4) return weigh_rows<4>(values + t, some, p + t, first, to), 4;
-                if (left >= 2) return weigh_rows<2>(values + t, some, p + t, first, to), 2;
-                return weigh_rows<1>(values + t, some, p + t, first, to), 1;
-            });
+        return heads;
+    }
+
+    // Keys for all heads, then values for all heads: 8, 4, 2 or 1 of those that share keys at a time.
+    void block(const Rows<Element> &now, const Rows<Element> &next, const float *qs, float *p, Partial &so_far) const {
+        for (const bool values : {false, true}) {
+            Ahead<Element> ahead(values ? next.keys : now.values, values ? next.count : now.count, s.kv_heads, s.dim,
+                                 cache.head_stride);
+            for (int64_t h = 0; h < s.heads;) {
+                const int64_t left = s.group() - h % s.group();
+                h += left >= 8   ? step_of<8>(now, qs, h, p, so_far, values, ahead)
+                     : left >= 4 ? step_of<4>(now, qs, h, p, so_far, values, ahead)
+                     : left >= 2 ? step_of<2>(now, qs, h, p, so_far, values, ahead)
+                                 : step_of<1>(now, qs, h, p, so_far, values, ahead);
+            }
         }
     }
 
@@ -209,29 +250,28 @@ template <class Element> struct Attention {
     void part(int64_t b, int64_t from, int64_t to, Partial &so_far) const {
         static thread_local std::vector<float> qs, p;
         qs.assign(size_t(s.heads * s.padded()), 0.0f);
-        p.resize(size_t(s.heads * tokens_at_once + tokens_at_once));
+        p.resize(size_t(s.heads * tokens_at_once));
         for (int64_t h = 0; h < s.heads; h++)
             for (int64_t step = 0; step < s.steps; step++) {
-                const Pair x = load_step(q + (b * s.heads + h) * s.dim, step, s.dim);
+                const Pair x = load_step<false>(q + (b * s.heads + h) * s.dim, step, s.dim);
                 store(qs.data() + h * s.padded() + step * pair, x.first);
                 store(qs.data() + h * s.padded() + step * pair + lanes, x.second);
             }
         so_far.begin(s);
-        const Element *keys[2][tokens_at_once], *values[2][tokens_at_once];
-        const auto locate = [&](int64_t begin, int which) {
-            const int count = int(std::clamp<int64_t>(to - begin, 0, tokens_at_once));
-            for (int t = 0; t < count; t++) {
-                const int64_t at = cache.offset(b, begin + t);
-                keys[which][t] = cache.k + at;
-                values[which][t] = cache.v + at;
-            }
-            return count;
-        };
-        int now = 0, count = locate(from, 0);
-        for (int64_t begin = from; begin < to; begin += tokens_at_once, now = 1 - now) {
-            const int next = locate(begin + tokens_at_once, 1 - now);
-            block(keys[now], values[now], count, keys[1 - now], next, qs.data(), p.data(), so_far);
-            count = next;
+        Rows<Element> rows[2];
+        locate(b, from, to, rows[0]);
+        for (int64_t begin = from, now = 0; begin < to; begin += tokens_at_once, now = 1 - now) {
+            locate(b, begin + tokens_at_once, to, rows[1 - now]);
+            block(rows[now], rows[1 - now], qs.data(), p.data(), so_far);
+        }
+    }
+
+    void locate(int64_t b, int64_t from, int64_t to, Rows<Element> &rows) const {
+        rows.count = int(std::clamp<int64_t>(to - from, 0, tokens_at_once));
+        for (int t = 0; t < rows.count; t++) {
+            const int64_t at = cache.offset(b, from + t);
+            rows.keys[t] = cache.k + at;
+            rows.values[t] = cache.v + at;
         }
     }
 

@@ -41,7 +41,7 @@ struct bf16 {
     uint16_t bits;
 };
 
-SUBLIGHT_INLINE Floats all(float x) { return Floats{} + x; }
+SUBLIGHT_INLINE Floats all(float x) { return x - Floats{}; }      // 0 + x would be an addition: it makes +0 of -0
 SUBLIGHT_INLINE Floats floats(Words w) { return (Floats)w; }            // the same bits
 SUBLIGHT_INLINE Words words(Floats f) { return (Words)f; }
 
