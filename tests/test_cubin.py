@@ -130,7 +130,7 @@ def test_a_header_that_points_nowhere_is_one_error(offset: int, form: str, value
 
 def test_a_small_file_that_names_one_long_string_many_times_takes_no_memory() -> None:
     name = b"\0" + b"n" * 60_000 + b"\0"
-    symbols = b"\0" * 24 + struct.pack("<IBBHQQ", 1, 0x12, 0x10, 5, 0, 16) * 20_000
+    symbols = b"\0" * 24 + struct.pack("<IBBHQQ", 1, 0x12, 0x10, 5, 0, 16) * 2_000
     headers, body = b"", b""
     for kind, content in ((3, name), (2, symbols)):           # names in section 0, for sections and symbols alike
         headers += struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, 64 + len(body), len(content), 0, 0, 1, 0)
@@ -148,7 +148,7 @@ def test_a_small_file_that_names_one_long_string_many_times_takes_no_memory() ->
 @pytest.mark.parametrize("kept", [cubins.BEFORE.read_bytes(), cubins.cubin(info=SIXTY_FOUR, abi=7, flags=0x500550)],
                          ids=["compiled", "built"])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_changed_bytes_give_a_unit_or_one_error(kept: bytes, data: st.DataObject) -> None:
     damaged = bytearray(kept)
     for _ in range(data.draw(st.integers(1, 6))):

@@ -50,7 +50,7 @@ def test_lz4_blocks_come_out_whole() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(1, 60), st.binary(max_size=600))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_lz4_of_anything(piece: bytes, times: int, rest: bytes) -> None:
     text = piece * times + rest
     assert lz4.unpacked(packed(text), len(text)) == text
@@ -65,7 +65,7 @@ def test_damaged_lz4_is_refused(block: bytes) -> None:
 
 def test_lz4_never_makes_more_than_it_was_told() -> None:
     with pytest.raises(lz4.DamagedError, match="outside"):
-        lz4.unpacked(b"\x1fa\x01\x00" + b"\xff" * 1_000_000 + b"\x00", 1000)
+        lz4.unpacked(b"\x1fa\x01\x00" + b"\xff" * 100_000 + b"\x00", 1000)
 
 
 def test_entries_plain_and_packed() -> None:
@@ -111,7 +111,7 @@ def test_the_kept_fatbin() -> None:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_changed_bytes_give_entries_or_one_error(data: st.DataObject) -> None:
     damaged = bytearray(cubins.FATBIN.read_bytes())
     for _ in range(data.draw(st.integers(1, 5))):

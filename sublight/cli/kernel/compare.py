@@ -6,11 +6,11 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from sublight.cli import output
-from sublight.cli.kernel.inspect import add_code, add_output, chosen, figures_of
+from sublight.cli.kernel.gate import kernels_of
+from sublight.cli.kernel.inspect import add_code, add_output
 
 if TYPE_CHECKING:
     from sublight.kernels.inspect.compare import Comparison
-    from sublight.kernels.inspect.figures import Figures
 
 FORMATS = ("table", "json", "md", "html")
 
@@ -35,21 +35,12 @@ def run(options: argparse.Namespace) -> int:
     from sublight.show.inspected import one_table
 
     output.check_writable(options.output, options.format)
-    found = compare(_kernels(options.before, options), _kernels(options.after, options))
+    found = compare(kernels_of(options.before, options), kernels_of(options.after, options))
     if options.format == "json":
         output.write_text(output.json_text(_document(found)), options.output)
     else:
         output.write_text(one_table(comparison(found), options.format, "sublight kernel compare"), options.output)
     return 0
-
-
-def _kernels(path: str, options: argparse.Namespace) -> tuple[Figures, ...]:
-    """Of code, or of a document."""
-    if path.endswith(".json"):
-        from sublight.cli.kernel.gate import baseline
-
-        return chosen(baseline(path), options.kernel)
-    return figures_of(path, options)[0]
 
 
 def _document(found: Comparison) -> dict[str, Any]:

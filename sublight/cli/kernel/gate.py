@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sublight.cli import output
-from sublight.cli.kernel.inspect import add_code, add_output, figures_of
+from sublight.cli.kernel.inspect import add_code, add_output, chosen, figures_of
 from sublight.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ def add(commands: Any) -> None:
         "gate", help="fail where compiled kernels break a rule, or got worse than a baseline",
         description="Exit code 1 where a kernel breaks a rule, or got worse than a baseline. What cannot be checked "
                     "fails too.",
-        epilog="A baseline is what sublight kernel inspect --format json wrote.",
     )
     add_code(command)
     for name, words in COUNTS:
@@ -37,7 +37,8 @@ def add(commands: Any) -> None:
         command.add_argument(f"--{name}", type=float, metavar="PERCENT", help=words)
     command.add_argument("--require-tensor", metavar="KIND", help="of instruction: HMMA, HGMMA, QGMMA, UTCHMMA …")
     command.add_argument("--rules", metavar="FILE.toml", help="rules by kernel instead: [[rule]] kernels = \"attn*\" …")
-    command.add_argument("--baseline", metavar="FILE.json", help="of an earlier build; what got worse fails")
+    command.add_argument("--baseline", metavar="FILE|DIR|FILE.json",
+                         help="of an earlier build, or what inspect --format json wrote of it; what got worse fails")
     add_output(command, FORMATS)
     command.set_defaults(run=run)
 
@@ -49,14 +50,24 @@ def run(options: argparse.Namespace) -> int:
 
     output.check_writable(options.output, options.format)
     rules = _rules(options)
-    before = baseline(options.baseline) if options.baseline else ()
     if not rules and not options.baseline:
         raise InputError("nothing to check; expected --max-registers N and the like, --rules FILE.toml or --baseline "
-                         "FILE.json")
-    kernels, _ = figures_of(options.code, options)
+                         "FILE")
+    before = kernels_of(options.baseline, options) if options.baseline else ()
+    kernels = _compiled(figures_of(options.code, options)[0])
     found = (*checked(kernels, rules, [short(kernel.name) for kernel in kernels]), *worse(before, kernels))
     _write(options, found, len(kernels))
     return 1 if found else 0
+
+
+def _compiled(kernels: tuple[Figures, ...]) -> tuple[Figures, ...]:
+    """Without PTX, which says nothing that a rule could ask of it; libraries carry it beside what was compiled from it."""
+    kept = tuple(kernel for kernel in kernels if kernel.kind != "ptx")
+    if not kept:
+        raise InputError("PTX has no registers, spills or occupancy yet; expected what ptxas makes of it, a cubin")
+    if len(kept) < len(kernels):
+        print(f"sublight: {len(kernels) - len(kept)} kernels of PTX are not checked", file=sys.stderr)
+    return kept
 
 
 def _rules(options: argparse.Namespace) -> tuple[Rule, ...]:
@@ -81,8 +92,14 @@ def _rules(options: argparse.Namespace) -> tuple[Rule, ...]:
     return rules_of(_text(options.rules), Path(options.rules).name)
 
 
-def baseline(path: str) -> tuple[Figures, ...]:
-    """Kernels of a document that inspect wrote."""
+def kernels_of(path: str, options: argparse.Namespace) -> tuple[Figures, ...]:
+    """Kernels of code, or of a document that inspect wrote."""
+    if not path.endswith(".json"):
+        return figures_of(path, options)[0]
+    return chosen(_document(path), options.kernel)
+
+
+def _document(path: str) -> tuple[Figures, ...]:
     from sublight.kernels.inspect.figures import of_document
 
     try:

@@ -6,6 +6,7 @@ ISA (module directives, performance-tuning directives, instruction names).
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -76,10 +77,7 @@ def declared(text: str) -> tuple[Declared, ...]:
 def _declared(name: str, body: str, module_shared: int) -> Declared:
     sizes: dict[str, int] = {}
     for found in SIZES.finditer(body.split("{", 1)[0]):
-        product = 1
-        for size in found[2].split(","):
-            product *= int(size)
-        sizes[found[1]] = product
+        sizes[found[1]] = math.prod(map(int, re.findall(r"\d+", found[2])))
     virtual: Counter[str] = Counter()
     for found in REGISTERS.finditer(body):
         virtual[found[1]] += int(found[2])
