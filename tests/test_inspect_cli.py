@@ -67,7 +67,8 @@ def test_compare_puts_what_matters_first(capsys: Capture) -> None:
 @pytest.mark.parametrize("command", ["inspect", "gate", "compare"])
 @pytest.mark.parametrize("form", ["md", "html"])
 def test_other_formats(command: str, form: str, capsys: Capture) -> None:
-    words = {"inspect": [AFTER], "gate": [AFTER, "--max-spills", "0"], "compare": [BEFORE, AFTER]}[command]
+    words: list[str | Path] = [AFTER]
+    words = {"inspect": words, "gate": [*words, "--max-spills", "0"], "compare": [BEFORE, *words]}[command]
     code, text = run(capsys, command, *words, "--format", form)
     assert code == (command == "gate")
     assert "running_sums" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from test_kernel_gate import GOOD, LOOP, SPILLING, UNKNOWN
 
@@ -12,7 +13,7 @@ from sublight.kernels.inspect.figures import Figures
 from sublight.kernels.inspect.occupancy import occupancy
 
 
-def named(name: str, **figures: int) -> Figures:
+def named(name: str, **figures: Any) -> Figures:
     return replace(GOOD, name=name, **figures)
 
 

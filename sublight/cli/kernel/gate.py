@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _compiled(kernels: tuple[Figures, ...]) -> tuple[Figures, ...]:
-    """Without PTX, which says nothing that a rule could ask of it; libraries carry it beside what was compiled from it."""
+    """Without PTX, which says nothing that a rule could ask of it; libraries carry it beside what is compiled of it."""
     kept = tuple(kernel for kernel in kernels if kernel.kind != "ptx")
     if not kept:
         raise InputError("PTX has no registers, spills or occupancy yet; expected what ptxas makes of it, a cubin")

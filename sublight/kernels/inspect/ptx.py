@@ -18,6 +18,7 @@ from sublight.kernels.inspect.code import Function, Launch, Unit
 ENTRY = re.compile(r"\.entry\s+([\w$%.]{1,20000})")
 TARGET = re.compile(r"^\s*\.target\s+(sm_\d{2,3}[af]?)\b", re.M)
 VERSION = re.compile(r"^\s*\.version\s+(\d{1,2}\.\d{1,2})", re.M)
+FIRST = re.compile(rb"^[ \t]*\.version[ \t]+\d", re.M)
 SIZES = re.compile(r"\.(reqntid|maxntid|reqnctapercluster|maxnreg|minnctapersm)\s+(\d{1,9}(?:\s*,\s*\d{1,9}){0,2})")
 REGISTERS = re.compile(r"\.reg\s+\.(\w{1,10})\s+%?[\w$]+<(\d{1,7})>")
 SHARED = re.compile(r"\.shared\s+(?:\.align\s+\d{1,6}\s+)?\.(\w{1,10})\s+[\w$%.]+\s*(?:\[(\d{1,10})\])?\s*;")
@@ -44,8 +45,8 @@ class Declared:
 
 
 def is_ptx(data: bytes) -> bool:
-    """Whether text begins as PTX does: with a version, after comments."""
-    return data[:1 << 16].find(b".version") >= 0 and b"\0" not in data[:4096]
+    """Whether it is text with a line of a version, as PTX has after its first comments."""
+    return FIRST.search(data, 0, 1 << 16) is not None and b"\0" not in data[:4096]
 
 
 def read_ptx(data: bytes, where: str) -> Unit:
