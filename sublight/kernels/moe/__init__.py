@@ -1,3 +1,3 @@
 """A gated feed-forward layer of experts, with the routing given."""
 
-IMPLEMENTATIONS: tuple[str, ...] = ("torch_forms",)
+IMPLEMENTATIONS: tuple[str, ...] = ("torch_forms", "cpu")

@@ -1,3 +1,3 @@
 """RMSNorm and LayerNorm, with a residual and with a quantised output."""
 
-IMPLEMENTATIONS = ("torch_forms",)
+IMPLEMENTATIONS = ("torch_forms", "cpu")
