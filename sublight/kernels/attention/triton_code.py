@@ -48,8 +48,9 @@ def attended(q_ptr, k_ptr, v_ptr, out_ptr, q_length, kv_length, heads, kv_heads,
     largest = tl.full([QUERIES], float("-inf"), tl.float32)
     total = tl.zeros([QUERIES], tl.float32)
     out = tl.zeros([QUERIES, COLUMNS], tl.float32)
-    largest, total, out = _over(q, k_ptr + kv, v_ptr + kv, largest, total, out, first, last, begin, whole_begin,
-                                kv_length, kv_heads, scale, KEYS, DIM, COLUMNS, True)
+    if window is not None:
+        largest, total, out = _over(q, k_ptr + kv, v_ptr + kv, largest, total, out, first, last, begin, whole_begin,
+                                    kv_length, kv_heads, scale, KEYS, DIM, COLUMNS, True)
     largest, total, out = _over(q, k_ptr + kv, v_ptr + kv, largest, total, out, first, last, whole_begin, whole_end,
                                 kv_length, kv_heads, scale, KEYS, DIM, COLUMNS, False)
     largest, total, out = _over(q, k_ptr + kv, v_ptr + kv, largest, total, out, first, last, whole_end, end,

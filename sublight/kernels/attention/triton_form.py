@@ -28,8 +28,8 @@ class Tile:
 
 
 # By the columns of a head, rounded up to a power of two: the largest without spills; times are not measured.
-TILES = {"sm_80": {64: Tile(128, 64, 4, 3), 128: Tile(128, 64, 8, 3), 256: Tile(64, 64, 8, 2)},
-         "sm_90": {64: Tile(128, 128, 8, 3), 128: Tile(128, 64, 8, 3), 256: Tile(128, 64, 8, 2)},
+TILES = {"sm_80": {64: Tile(128, 64, 8, 3), 128: Tile(128, 32, 8, 3), 256: Tile(64, 32, 8, 2)},
+         "sm_90": {64: Tile(128, 128, 8, 3), 128: Tile(128, 64, 8, 3), 256: Tile(128, 32, 8, 2)},
          "sm_100": {64: Tile(128, 128, 8, 3), 128: Tile(128, 64, 8, 3), 256: Tile(128, 32, 8, 2)},
          "sm_120": {64: Tile(128, 64, 8, 3), 128: Tile(128, 32, 8, 3), 256: Tile(64, 32, 8, 2)}}
 
@@ -55,7 +55,7 @@ def tile(shape: Shape, target: Target) -> Tile:
     found = TILES[target.name][max(64, next_power_of_2(shape.dim))]
     few = 64 if target.descriptors else 16                   # rows of the smallest tensor-core instruction of a warpgroup
     queries = min(found.queries, max(few, next_power_of_2(shape.q_length)))
-    return Tile(queries, found.keys, min(found.warps, max(1, queries // 16)), found.stages)
+    return Tile(queries, found.keys, min(found.warps, max(1, queries // 8)), found.stages)
 
 
 def tensors(shape: Shape) -> dict[str, Spec]:

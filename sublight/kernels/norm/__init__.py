@@ -1,3 +1,3 @@
 """RMSNorm and LayerNorm, with a residual and with a quantised output."""
 
-IMPLEMENTATIONS = ("torch_forms", "cpu")
+IMPLEMENTATIONS = ("torch_forms", "cpu", "triton_form")

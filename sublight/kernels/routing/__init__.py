@@ -1,3 +1,3 @@
 """Which experts a token goes to: softmax over all of them, then the top k."""
 
-IMPLEMENTATIONS = ("torch_forms",)
+IMPLEMENTATIONS = ("torch_forms", "triton_form")
