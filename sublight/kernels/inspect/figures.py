@@ -71,9 +71,11 @@ class Figures:
 
     @property
     def main_loop(self) -> LoopFigures | None:
-        """The hot loop with the most tensor clocks, else the most instructions; None where there is no loop."""
+        """The hot loop with the most tensor clocks, else the one with the most instructions of those with a verdict
+        (loops around others have none); None where there is no loop."""
         hot = [loop for loop in self.loops if loop.hot]
-        return max(hot, key=lambda loop: (dict(loop.clocks).get("tensor", 0.0), loop.instructions), default=None)
+        return max(hot, default=None, key=lambda loop: (
+            dict(loop.clocks).get("tensor", 0.0), loop.binds is not None, loop.instructions))
 
     @property
     def tensor_limit(self) -> float | None:
