@@ -329,11 +329,15 @@ def test_damage_anywhere_is_an_error_or_counted_never_a_traceback(tmp_path: Path
 @pytest.mark.parametrize(("name", "said"), [
     ("run.nsys-rep", "nsys export --type sqlite --output run.sqlite run.nsys-rep"),
     ("run.qdrep", "nsys export --type sqlite --output run.sqlite run.qdrep"),
+    ("my run$1.nsys-rep", r"nsys export --type sqlite --output 'my run\$1.sqlite' 'my run\$1.nsys-rep'"),
 ])
 def test_a_report_gets_the_command_that_exports_it(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / name).write_bytes(b"\x17\xd6" * 100)
     with pytest.raises(InputError, match=said):
         read(tmp_path / name)
+    if name.endswith(".nsys-rep"):
+        with pytest.raises(InputError, match=said):      # a folder of them, too
+            read_all([tmp_path])
 
 
 def test_a_log_beside_the_file_is_noted(tmp_path: Path) -> None:

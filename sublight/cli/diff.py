@@ -68,13 +68,13 @@ def _sides(options: argparse.Namespace) -> tuple[list[str], list[str]]:
             raise InputError(f"expected two runs, got {len(options.runs)}; several of a side: sublight diff A1 A2 … "
                              "--against B1 B2 …")
         return options.runs[:1], options.runs[1:]
-    if options.paired and len(options.runs) != len(options.against):
-        raise InputError(f"pairs expected, got {len(options.runs)} runs before and {len(options.against)} after")
     return options.runs, options.against
 
 
 def _difference(a: list[str], b: list[str], device: Device | None, paired: bool) -> Difference:
     """Of traces: each run is read, and let go, before the next."""
+    if paired and len(a) != len(b):
+        raise InputError(f"pairs expected, got {len(a)} runs before and {len(b)} after")
     from sublight.guard.attribute import difference
     from sublight.guard.typical import pooled, typical
     from sublight.observe.kineto import no_garbage_collection

@@ -82,6 +82,8 @@ def _files(name: str) -> list[str]:
         return [name]
     found = [str(f) for f in Path(name).iterdir() if f.is_file() and TRACE_FILE.search(f.name)]
     if not found:
+        for report in sorted(Path(name).glob("*.nsys-rep")):
+            refuse_report(str(report))
         raise InputError(f"{label(name)} is a folder without traces; expected files ending in .json, .json.gz, "
                          ".json.zst, .zip or .sqlite")
     return sorted(found, key=lambda f: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", f)])
