@@ -46,7 +46,7 @@ class Pages:
     @property
     def count(self) -> int:
         """Pages of the cache."""
-        return self.table.numel() + 1
+        return int(self.table.numel()) + 1
 
     def filled(self, tokens: Tensor) -> Tensor:
         """The cache [pages, page, ..] of tokens [batch, kv_length, ..]."""

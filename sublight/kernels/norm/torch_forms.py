@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def _run(shape: Shape, whole: Any) -> Run:
 
 
 def _functions(shape: Shape, constants: Tensors) -> Run:
-    return _run(shape, lambda *args: _whole(*args, functions))
+    return _run(shape, partial(_whole, norm=functions))
 
 
 def _written(shape: Shape, constants: Tensors) -> Run:
