@@ -14,6 +14,7 @@ import os
 import resource
 import struct
 import sys
+import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -23,11 +24,14 @@ from sublight.kernels.arena.entry import Entry
 from sublight.kernels.arena.region import CONSTANT, OUTPUT, Buffer, views
 
 HEAD = struct.Struct("<cI")              # request, bytes of its text
-REPLY = struct.Struct("<cq")             # OK, RAISED or TEXT, and nanoseconds, or bytes of the text
-OK, RAISED, TEXT = b"o", b"r", b"t"
+REPLY = struct.Struct("<cq")             # OK or RAISED and nanoseconds; TEXT or ERROR and bytes of the text
+OK, RAISED, TEXT, ERROR = b"o", b"r", b"t", b"e"
 LOAD, SHAPE, BUILD, READY, GO, FETCH, WHY = b"L", b"S", b"B", b"P", b"G", b"A", b"W"
 PARENT_DIES = 1                          # prctl's PR_SET_PDEATHSIG
 SAID = 500                               # characters of an error
+
+
+CLOCKS = tuple(f"{name}{unit}" for name in ("time", "perf_counter", "monotonic", "process_time") for unit in ("", "_ns"))
 
 
 class Stage:
@@ -48,6 +52,7 @@ class Stage:
         self.staged: Any = None          # its copy on the device, where that is not the CPU
         self.evict: Any = None
         self.made: Mapping[str, Any] = {}  # outputs of the last call
+        self.clocks = _clocks()
         self.synchronise: Callable[[], None] = _no_wait
         self.error = ""
 
@@ -75,7 +80,7 @@ def serve(channel: int, memory: int, errors: int, data_bytes: int) -> None:
                 answer = json.dumps(slow[what](stage, json.loads(text or b"null"))).encode()
                 code = TEXT
             except Exception as error:
-                code, answer = RAISED, _said(error).encode()
+                code, answer = ERROR, _said(error).encode()
             write(channel, reply.pack(code, len(answer)) + answer)
 
 
@@ -208,7 +213,16 @@ def _fetch(stage: Stage, _: object) -> dict[str, Any]:
             given.copy_(value)
     if stage.staged is not None:
         stage.shared.copy_(stage.staged)
+    unlike += [f"replaced {name}" for name, was in stage.clocks.items() if _clocks()[name] is not was]
     return {"unlike": unlike}
+
+
+def _clocks() -> dict[str, Any]:
+    """What others time kernels with. We do not; but who replaces it is after something."""
+    import torch
+
+    return {**{f"time.{name}": getattr(time, name) for name in CLOCKS},
+            "torch.cuda.synchronize": torch.cuda.synchronize, "torch.cuda.Event": torch.cuda.Event}
 
 
 def _not_plain(value: Any, like: Any) -> str | None:
@@ -221,6 +235,8 @@ def _not_plain(value: Any, like: Any) -> str | None:
         return "not a dense tensor"
     if torch._is_functional_tensor(value) or value.is_meta or value.requires_grad:
         return "not a tensor that holds its values"
+    if not value.is_contiguous():
+        return "not contiguous"
     if value.device != like.device:
         return f"on {value.device}, not on {like.device}"
     if tuple(value.shape) != tuple(like.shape) or value.dtype != like.dtype:

@@ -7,9 +7,11 @@ of every exchange, and reads from the system how long the kernel's process had a
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 class _Time(ctypes.Structure):
@@ -46,3 +48,23 @@ def cpu_of(pid: int) -> Callable[[], int] | None:
         return int(at.seconds * 1_000_000_000 + at.nanoseconds)
 
     return now
+
+
+class Waited:
+    """How long a thread was ready to run and had no CPU, in nanoseconds, by the system's count (Linux: the second
+    number of /proc/PID/schedstat). Calling it gives None where the system does not count. Final."""
+
+    def __init__(self, pid: int) -> None:
+        path = Path(f"/proc/{pid}/schedstat")
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path.exists() else -1
+
+    def __call__(self) -> int | None:
+        try:
+            return int(os.pread(self._descriptor, 100, 0).split()[1]) if self._descriptor >= 0 else None
+        except (OSError, IndexError):
+            return None
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -17,6 +17,7 @@ from sublight.errors import InputError
 if TYPE_CHECKING:
     from sublight.kernels.kernel import Kernel
 
+CODE = (".py", ".cpp", ".hpp", ".cu")
 OF_FILE = re.compile(r"(?P<path>.+\.py):(?P<name>\w+)")
 
 
@@ -36,12 +37,16 @@ class Entry:
 
     @property
     def source(self) -> str:
-        """A hash of the file that the code lies in. Raises InputError where it cannot be read."""
-        path = Path(self.path) if self.path else Path(import_module(str(self.module)).__file__ or "")
+        """A hash of the code: of a user's file, that file; of ours, all files that a kernel of the operator may use.
+        Raises InputError where it cannot be read."""
+        files = [Path(self.path)] if self.path else _ours(str(self.module))
+        found = hashlib.sha256()
         try:
-            return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            for path in files:
+                found.update(path.name.encode() + b"\0" + path.read_bytes())
         except OSError as error:
-            raise InputError(f"cannot read the kernel's file {path.name}: {error.strerror}") from None
+            raise InputError(f"cannot read the kernel's file {error.filename}: {error.strerror}") from None
+        return found.hexdigest()[:16]
 
     def load(self) -> Kernel:
         """Import the code. Only for the process that runs it."""
@@ -56,6 +61,14 @@ class Entry:
         if not callable(found):
             raise TypeError(f"{self.name} is a {type(found).__name__}, expected a Kernel or a function")
         return Kernel(self.op, self.name, build=lambda shape, constants: found, refuses=lambda shape: None)
+
+
+def _ours(module: str) -> list[Path]:
+    """The operator's folder, what kernels share (`kernels/*.py`, `native`, `launch`)."""
+    folder = Path(import_module(module).__file__ or "").parent
+    near = [folder, *(folder.parent / name for name in ("native", "launch"))]
+    return sorted(path for place in near for path in place.glob("*") if path.suffix in CODE) + sorted(
+        folder.parent.glob("*.py"))
 
 
 def _module(path: str) -> Any:

@@ -13,16 +13,18 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sublight.errors import InputError
 from sublight.kernels.arena import child, clock
 from sublight.kernels.arena.entry import Entry
-from sublight.kernels.arena.outcome import HUNG, MEMORY, Ended, Outcome, of_error, of_exit
+from sublight.kernels.arena.outcome import CHEATED, HUNG, MEMORY, Ended, Outcome, of_error, of_exit
 from sublight.kernels.arena.region import Region, shared_memory
 
 TIMEOUT = 60.0                           # seconds of a call
@@ -30,18 +32,38 @@ BUILD_TIMEOUT = 600.0                    # of importing and building: a cold com
 START_TIMEOUT = 120.0                    # until torch is imported
 NULLS = 40                               # exchanges without a kernel, before its code is imported
 GRACE = 0.5                              # seconds that a process which closed its channel has to end
+RESTED = 0.05                            # seconds that it has to go back to waiting, on a busy machine
 LAST = 300                               # characters of what it printed last
+MOST_ANSWER = 1 << 20                    # bytes
+OUT_OF_TURN = Outcome(CHEATED, ("answered out of turn",))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a kernel. ns: by its process's word; wall_ns and cpu_ns, seen from here, hold the exchange too.
-    cpu_ns is None where the system does not tell."""
+    """One call of a kernel. ns is its process's word; all else was seen from here, and holds the exchange too. None
+    where the system does not tell."""
 
     ns: int
     wall_ns: int
-    cpu_ns: int | None
+    cpu_ns: int | None                   # that all its threads ran
+    waited_ns: int | None = None         # that its main thread was ready to run and had no CPU
+    delayed_ns: int | None = None        # that we were ready to see the answer and had no CPU
     error: str | None = None
+
+    @property
+    def took_ns(self) -> int:
+        """How long the call took, without the time that its thread waited for a CPU: other load is not the kernel's.
+
+        What was waited before the call began is counted too, so no more is taken off than leaves the time that it ran.
+        """
+        if not self.waited_ns or self.cpu_ns is None:
+            return self.ns
+        return min(self.ns, max(self.ns - self.waited_ns, self.cpu_ns))
+
+    @property
+    def hidden_ns(self) -> int:
+        """What the exchange took besides the call, as far as no wait for a CPU explains it."""
+        return self.wall_ns - self.ns - (self.waited_ns or 0) - (self.delayed_ns or 0)
 
 
 class Arena:
@@ -51,12 +73,14 @@ class Arena:
         ours, theirs = socket.socketpair()
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads),
                            OMP_WAIT_POLICY="PASSIVE", KMP_BLOCKTIME="0",      # idle threads do not spin
+                           TORCHINDUCTOR_COMPILE_THREADS="1",                 # no pool of compiling processes
                            PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
         self.threads, self.memory_bytes, self.memory = threads, memory_bytes, shared_memory()
         self._server = subprocess.Popen(
             [sys.executable, "-m", "sublight.kernels.arena.server", str(theirs.fileno())],
             pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
         theirs.close()
+        self._pids: set[int] = set()
         self._channel, self._rest = ours, b""
         ours.settimeout(START_TIMEOUT)
         try:
@@ -75,6 +99,7 @@ class Arena:
             pid = self._answer()["pid"]
         finally:
             other.close()
+        self._pids.add(pid)
         process = KernelProcess(self, pid, channel, errors, timeout)
         try:
             process.load(entry)
@@ -88,6 +113,10 @@ class Arena:
         self._channel.sendall(json.dumps({"do": do, "pid": pid}).encode())
         status: int | None = self._answer()["status"]
         return status
+
+    def strangers(self) -> int:
+        """Processes that a kernel's process started and let go of: the server has them now."""
+        return len(_children(self._server.pid) - self._pids)
 
     def _answer(self) -> dict[str, Any]:
         while b"\n" not in self._rest:
@@ -133,6 +162,9 @@ class KernelProcess:
         self.nulls: tuple[Call, ...] = ()
         self._arena, self._channel, self._errors = arena, channel, errors
         self._now, self._cpu = clock.wall(), clock.cpu_of(pid)
+        self._waited, self._delayed = clock.Waited(pid), clock.Waited(threading.get_native_id())
+        stat = Path(f"/proc/{pid}/stat")
+        self._stat = os.open(stat, os.O_RDONLY | os.O_CLOEXEC) if stat.exists() else -1
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
         self._idle_since: int | None = None      # its CPU time when it last said that it was done
@@ -165,19 +197,41 @@ class KernelProcess:
     def call(self) -> Call:
         """Run the kernel once."""
         cpu, now = self._cpu, self._now
+        waits = self._waited(), self._delayed()
         before = cpu() if cpu else None
         start = now()
         self._send(child.HEAD.pack(child.GO, 0))
         code, ns = child.REPLY.unpack(self._exactly(child.REPLY.size, self.timeout))
         wall = now() - start
+        if code not in (child.OK, child.RAISED):
+            raise Ended(self._gone(OUT_OF_TURN))
         after = cpu() if cpu else None
-        self._idle_since = after
+        self._rested()
+        waited, delayed = (_less(now, then) for now, then in zip((self._waited(), self._delayed()), waits, strict=True))
         error = self._ask(child.WHY, None) if code == child.RAISED else None
-        return Call(ns, wall, None if after is None or before is None else after - before, error)
+        return Call(ns, wall, _less(after, before), waited, delayed, error)
 
     def idle_ns(self) -> int | None:
         """How long its threads ran since it last said that it was done: near nothing, for one that waits."""
         return None if self._cpu is None or self._idle_since is None else self._cpu() - self._idle_since
+
+    def _rested(self) -> None:
+        """Wait until its main thread waits for us, then note how long its threads ran."""
+        until = time.monotonic() + RESTED
+        while self._running() and time.monotonic() < until:
+            time.sleep(0.00002)
+        self._idle_since = self._cpu() if self._cpu else None
+
+    def _running(self) -> bool:
+        try:
+            state = os.pread(self._stat, 512, 0).rsplit(b")", 1)[-1].split()[:1] if self._stat >= 0 else []
+        except OSError:
+            return False
+        return state == [b"R"]
+
+    def others(self) -> int:
+        """How many processes it has started and not ended, those that it let go of included."""
+        return self._arena.strangers() + len(_children(self.pid))
 
     def fetch(self) -> tuple[str, ...]:
         """Let it bring outputs to the shared memory; those that are no plain tensors, in words."""
@@ -187,12 +241,11 @@ class KernelProcess:
         text = json.dumps(message).encode()
         self._send(child.HEAD.pack(what, len(text)) + text)
         code, size = child.REPLY.unpack(self._exactly(child.REPLY.size, timeout or self.timeout))
-        if not 0 <= size <= 1 << 20:
-            raise Ended(self._gone(Outcome(HUNG, ("its answer makes no sense",))))
+        if code not in (child.TEXT, child.ERROR) or not 0 <= size <= MOST_ANSWER:
+            raise Ended(self._gone(OUT_OF_TURN))
         answer = self._exactly(size, self.timeout)
-        if self._cpu:
-            self._idle_since = self._cpu()
-        if code == child.RAISED:
+        self._rested()
+        if code == child.ERROR:
             raise Ended(of_error(answer.decode("utf-8", "replace")))
         return json.loads(answer)
 
@@ -242,6 +295,10 @@ class KernelProcess:
             self._open = False
             self._channel.close()
             os.close(self._errors)
+            if self._stat >= 0:
+                os.close(self._stat)
+            self._waited.close()
+            self._delayed.close()
 
     def close(self) -> None:
         """End it, and whatever it started."""
@@ -253,6 +310,19 @@ class KernelProcess:
     @property
     def living(self) -> bool:
         return self._open
+
+
+def _children(pid: int) -> set[int]:
+    """Processes that any thread of a process started; none where the system does not say."""
+    found: set[int] = set()
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found |= {int(child) for child in thread.read_text().split()}
+    return found
+
+
+def _less(now: int | None, then: int | None) -> int | None:
+    return None if now is None or then is None else now - then
 
 
 def _fields(shape: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from sublight.kernels.contract import Case, Contract, Spec, Tensor, Tensors
 IDLE_NS = 250_000                        # of CPU time that a waiting process may use: the way back into its read()
 LEAST_SETTLE, MOST_SETTLE = 0.002, 0.02  # seconds between two looks at outputs
 STRUCTURE = ("int32", "int64")           # indices, lengths, tables: values that cannot be exchanged for one another
-EXCHANGED = 16                           # one element in so many gets another's value from call to call
+LEAST_EXCHANGED, EXCHANGED = 64, 64      # so many elements at least, or one in so many, get another's value
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +107,20 @@ def change_inputs(setup: Setup, random: np.random.Generator) -> None:
         tensor = setup.inputs[buffer.name]
         if buffer.form in STRUCTURE or tensor.numel() < 2:
             continue
-        few = max(2, min(tensor.numel(), max(64, tensor.numel() // EXCHANGED)))
-        at = torch.from_numpy(np.unique(random.integers(0, tensor.numel(), few)))
+        at = torch.from_numpy(_distinct(tensor.numel(), random))
         bits = tensor.view(-1).view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
         values = bits[at]
         kept = values.view(tensor.dtype).float().isfinite()
         at, values = at[kept], values[kept]
         bits[at] = values.roll(int(random.integers(1, max(2, len(values)))))
         setup.region.write(buffer, tensor)
+
+
+def _distinct(size: int, random: np.random.Generator) -> np.ndarray:
+    """Some of the places of a tensor, each once: steps that have no factor in common with its size."""
+    count = min(size, max(LEAST_EXCHANGED, size // EXCHANGED))
+    step = next(step for step in iter(lambda: int(random.integers(1, size)), None) if gcd(step, size) == 1)
+    return np.asarray((int(random.integers(size)) + step * np.arange(count, dtype=np.int64)) % size)
 
 
 def watched(process: KernelProcess, setup: Setup, *, cache: str | None = None, look: bool = True) -> Look:
@@ -135,6 +142,8 @@ def watched(process: KernelProcess, setup: Setup, *, cache: str | None = None, l
         broken.append(f"wrote on its input {', '.join(touched)}")
         restore(setup)
     broken += region.touched_guards()
+    if others := process.others():
+        broken.append(f"has {others} other processes running")
     return Look(call, tuple(dict.fromkeys(broken)), None if broken else region.copies(OUTPUT))
 
 
