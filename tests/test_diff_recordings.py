@@ -233,6 +233,30 @@ def test_kernels_that_differ_in_a_template_argument_are_told_apart() -> None:
     assert second.startswith("[2] elementwise_kernel<128, 4, gpu_kernel_impl_nocast<BinaryFunctor<BFloat16, ")
 
 
+def test_what_took_a_place_on_its_stream_is_one_replacement(tmp_path: Path) -> None:
+    """Another thread launches in between, onto another stream:
+
+        launches  norm old   copy   gelu      stream 7   norm │ old          │ gelu
+                  norm new_1 copy new_2 gelu  stream 7   norm │ new_1  new_2 │ gelu       stream 20   copy
+    """
+    def step(names: list[str], path: Path) -> Path:
+        k = Kineto()
+        for i in range(3):
+            at = 20_000 * i
+            k.step(i, at, at + 15_000)
+            for number, name in enumerate(names):
+                begin = at + 5_000 + 1_000 * number
+                k.kernel(f"void {name}(int)", begin, begin + 900, launch=(at + 100 * number, at + 100 * number + 50),
+                         stream=20 if name == "copy" else 7)
+        return k.write(path)
+
+    a = step(["norm", "old", "copy", "gelu"], tmp_path / "a.json")
+    b = step(["norm", "new_1", "copy", "new_2", "gelu"], tmp_path / "b.json")
+    found = [c for c in diff([read(a)], [read(b)]).changes if not c.gap]
+    assert [(c.kind, c.before_names, set(c.after_names)) for c in found if c.kind != "other"] == [
+        ("replaced", ("void old(int)",), {"void new_1(int)", "void new_2(int)"})]
+
+
 def test_names_that_differ_far_behind_show_their_ends() -> None:
     names = ["void f<" + "long_argument, " * 30 + f"last_{i}>()" for i in (1, 2)]
     first, second = diff_rows.footnotes(diff_rows.labels(names))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sublight.budget import EXPOSED_COPIES, GROUPS
 from sublight.guard.match import MOVED, swaps
-from sublight.guard.member import Key
+from sublight.guard.member import Key, Member
 from sublight.guard.typical import Entry, Typical
 from sublight.observe.kernel_name import classify
 
@@ -113,7 +113,9 @@ class _Groups:
         self.a, self.b, self.keys = a, b, keys
         self.reach = reach(sum(len(side.recordings) or side.repetitions for side in (a, b)) - 2)
         self.swapped: dict[str, int] = {}
-        for number, names in enumerate(swaps(_runs(a), _runs(b), _sequence(a), _sequence(b))):
+        for number, names in enumerate(swaps(
+                _runs(a), _runs(b), _first(a).sequence, _first(b).sequence, streams_a=_first(a).streams,
+                streams_b=_first(b).streams)):
             self.swapped |= dict.fromkeys(names, number)
         self.by_name = _under_other_operators(keys, a, b)
 
@@ -234,8 +236,8 @@ def _runs(side: Typical) -> dict[tuple[str, str], float]:
     return out
 
 
-def _sequence(side: Typical) -> tuple[tuple[str, str], ...]:
-    return side.members[0].sequence
+def _first(side: Typical) -> Member:
+    return side.members[0]
 
 
 def _family(name: str) -> tuple[str, str]:

@@ -45,9 +45,12 @@ class _Joined:
 
 def swaps(
     a: Mapping[tuple[str, str], float], b: Mapping[tuple[str, str], float], sequence_a: Sequenced,
-    sequence_b: Sequenced,
+    sequence_b: Sequenced, *, streams_a: Sequence[str] = (), streams_b: Sequence[str] = (),
 ) -> tuple[frozenset[str], ...]:
-    """Groups of kernels of which some took the place of others. `a`, `b`: runs a step by (operator, name)."""
+    """Groups of kernels of which some took the place of others. `a`, `b`: runs a step by (operator, name).
+
+    Sequences are in the order of launches, streams in the order of starts, "" after each: what several threads launch
+    is mixed in the former, and not in the latter."""
     names_a, names_b = {name for _, name in a}, {name for _, name in b}
     gone, new = names_a - names_b, names_b - names_a
     joined = _Joined()
@@ -57,7 +60,8 @@ def swaps(
         if fewer and more and (fewer & gone or more & new):
             joined.join(sorted(fewer | more))
     linked = {name for group in joined.groups() for name in group}
-    for run_a, run_b in _by_place([n for _, n in sequence_a], [n for _, n in sequence_b], gone, new):
+    launched = _by_place([n for _, n in sequence_a], [n for _, n in sequence_b], gone, new)
+    for run_a, run_b in (*launched, *_by_place(streams_a, streams_b, gone, new)):
         if not (linked.issuperset(run_a) and linked.issuperset(run_b)):
             joined.join((*run_a, *run_b))
     return tuple(joined.groups())

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,6 +58,7 @@ class Member:
     by_repetition: I64
     hidden_ns: int                       # communication with compute beside it
     sequence: tuple[tuple[str, str], ...]    # (operator, name) of one repetition, in launch order
+    streams: tuple[str, ...] = ()        # names of the same, stream by stream in the order of starts; "" ends a stream
 
     @property
     def window_ns(self) -> int:
@@ -84,7 +85,11 @@ def member(view: View) -> Member:
     which, operator = kept(view), _operators(view, view.links)
     pieces = [_busy(view, operator, which), _idle(view, operator, which)]
     budget = view.timeline.budget(which.windows)
-    return grouped(view, which, pieces, budget.communication.hidden_ns, _sequence(view, operator, which))
+    rows = _one_repetition(view, which)
+    names = [_name(view.trace, n) for n in view.trace.activities.name[rows].tolist()]
+    sequence = tuple((_operator(view.trace, o), name) for o, name in zip(operator[rows].tolist(), names, strict=True))
+    return replace(grouped(view, which, pieces, budget.communication.hidden_ns, sequence),
+                   streams=_by_stream(view, rows, names))
 
 
 def grouped(
@@ -181,14 +186,26 @@ def in_windows(ts_ns: I64, which: Kept) -> B:
     return out
 
 
-def _sequence(view: View, operator: I32, which: Kept) -> tuple[tuple[str, str], ...]:
-    """What the repetition with the median number of kernels launches, in order."""
+def _one_repetition(view: View, which: Kept) -> I64:
+    """Kernels of the repetition that has the median number of them, as rows of its activities, in launch order."""
     assert not isinstance(view.device, str)
     a, trace = view.trace.activities, view.trace
     rows = in_launch_order(trace, view.device)
     rows = rows[a.kind[rows] == KERNEL]
     ts = a.ts_ns[rows]
     of_each = [rows[(ts >= start) & (ts < end)] for start, end in which.windows[:MOST_LOOKED_AT]]
-    chosen = sorted(of_each, key=len)[len(of_each) // 2]
-    return tuple((_operator(trace, o), _name(trace, n))
-                 for o, n in zip(operator[chosen].tolist(), a.name[chosen].tolist(), strict=True))
+    out: I64 = sorted(of_each, key=len)[len(of_each) // 2]
+    return out
+
+
+def _by_stream(view: View, rows: I64, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of these kernels, stream by stream."""
+    a = view.trace.activities
+    out, before = list[str](), None
+    for at in np.lexsort((a.ts_ns[rows], a.stream[rows])).tolist():
+        stream = int(a.stream[rows[at]])
+        if before is not None and stream != before:
+            out.append("")
+        out.append(names[at])
+        before = stream
+    return (*out, "")
