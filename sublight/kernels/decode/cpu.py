@@ -45,8 +45,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Te
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     lengths = torch.full((batch,), k.shape[2], dtype=torch.int32)
     strides = (ctypes.c_int64 * 3)(k.stride(0), k.stride(2), k.stride(1))
-    decode(address(q), address(k), address(v), None, address(lengths), address(out), batch, heads, k.shape[1], dim, 0, 1,
-           strides, dim**-0.5 if scale is None else scale, threads())
+    decode(address(q), address(k), address(v), None, address(lengths), address(out), batch, heads, k.shape[1], dim, 0,
+           1, strides, dim**-0.5 if scale is None else scale, threads())
     return out
 
 

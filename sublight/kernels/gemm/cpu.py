@@ -10,7 +10,6 @@ from pathlib import Path
 from sublight.kernels.contract import Tensor, Tensors
 from sublight.kernels.gemm.shape import Shape
 from sublight.kernels.kernel import Kernel, Run
-from sublight.kernels.native.build import Target
 from sublight.kernels.native.call import address, function, ours, threads
 
 SOURCE = Path(__file__).with_name("gemm.cpp")
@@ -23,20 +22,20 @@ def refuses(shape: Shape) -> str | None:
     return None if shape.out in OUT else f"our CPU kernel writes {' or '.join(OUT)}, not {shape.out}"
 
 
-def packed(b: Tensor, *, target: Target | None = None) -> Tensor:
+def packed(b: Tensor) -> Tensor:
     """b [n, k] in the order in which products read it: panels of columns, or AMX tiles."""
     import torch
 
     n, k = b.shape
-    size = function(SOURCE, "gemm_packed_size", "ii", target=target, gives="i")(n, k)
+    size = function(SOURCE, "gemm_packed_size", "ii", gives="i")(n, k)
     to = torch.empty(size, dtype=torch.bfloat16)
-    function(SOURCE, "gemm_pack", "p ii p", target=target)(address(b), n, k, address(to))
+    function(SOURCE, "gemm_pack", "p ii p")(address(b), n, k, address(to))
     return to
 
 
-def made(shape: Shape, constants: Tensors, *, target: Target | None = None) -> Run:
-    product = function(SOURCE, f"gemm_to_{shape.out}", "ppp iii t", target=target)
-    b = packed(constants["b"], target=target)
+def made(shape: Shape, constants: Tensors) -> Run:
+    product = function(SOURCE, f"gemm_to_{shape.out}", "ppp iii t")
+    b = packed(constants["b"])
 
     def run(inputs: Tensors, outputs: Tensors) -> None:
         product(address(inputs["a"]), address(b), address(outputs["out"]), shape.m, shape.n, shape.k, threads())

@@ -1,7 +1,7 @@
 """This file knows about building our C++ kernels: which compiler, which flags, and where the library is kept.
 
-A library is compiled at its first use and kept under $XDG_CACHE_HOME/sublight/native, keyed on its sources, the compiler,
-the flags and the processor's features; nothing is written anywhere else.
+A library is compiled at its first use and kept under $XDG_CACHE_HOME/sublight/native, keyed on its sources, the
+compiler, the flags and the processor's features; nothing is written anywhere else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sublight.kernels.native import machine
 HERE = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 # Vectors of 32 and 64 bytes are passed between inlined functions only: what -Wpsabi warns of cannot happen.
-COMMON = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra", "-Werror",
+COMMON = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-Wall", "-Wextra",
           "-Wno-psabi", "-Wno-unknown-pragmas")
 SECONDS = 300
 
@@ -76,8 +76,9 @@ def refusal() -> str | None:
     return None
 
 
-def key(source: Path, target: Target = NATIVE) -> Mapping[str, str]:
+def key(source: Path, target: Target | None = None) -> Mapping[str, str]:
     """What the library of a source depends on: its sources' hash, the compiler, the flags, the processor."""
+    target = target or NATIVE
     text = hashlib.sha256()
     for file in (source, *sorted(HERE.glob("*.hpp"))):
         text.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -87,12 +88,12 @@ def key(source: Path, target: Target = NATIVE) -> Mapping[str, str]:
             "processor": machine.described()}
 
 
-def library(source: Path, target: Target = NATIVE) -> ctypes.CDLL:
+def library(source: Path, target: Target | None = None) -> ctypes.CDLL:
     """The compiled library of a C++ file, from the cache or built now (some seconds).
 
     Raises InputError, one sentence, where there is no compiler or where it refuses the source.
     """
-    return _opened(built(source, target))
+    return _opened(built(source, target or NATIVE))
 
 
 @functools.cache
@@ -100,7 +101,7 @@ def _opened(path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def built(source: Path, target: Target = NATIVE) -> Path:
+def built(source: Path, target: Target) -> Path:
     """The path of the compiled library; compiles it where the cache has none of this key."""
     cannot = refusal()
     if cannot:
@@ -127,8 +128,8 @@ def _compile(source: Path, path: Path, target: Target) -> None:
             _run(source, made, target)
             made.replace(path)
     except OSError as error:
-        raise InputError(f"the compiled kernels cannot be kept under {path.parent}: {error.strerror}; set XDG_CACHE_HOME "
-                         "to a folder that can be written to") from None
+        raise InputError(f"the compiled kernels cannot be kept under {path.parent}: {error.strerror}; set "
+                         "XDG_CACHE_HOME to a folder that can be written to") from None
 
 
 def _run(source: Path, made: Path, target: Target) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from sublight.kernels.native import build
 TYPES: dict[str, Any] = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float, "t": ctypes.c_int}
 
 
-def function(source: Path, name: str, takes: str, *, target: build.Target | None = None, gives: str = "") -> Any:
+@functools.cache
+def function(source: Path, name: str, takes: str, *, gives: str = "") -> Any:
     """A function of a C++ file, compiled where the cache has it not: function(SOURCE, "rms_bf16", "pppppp ii f t")."""
-    found = build.library(source, target or build.NATIVE)[name]
+    found = build.library(source)[name]
     found.argtypes = [TYPES[kind] for kind in takes.replace(" ", "")]
     found.restype = TYPES[gives] if gives else None
     return found
@@ -25,18 +27,18 @@ def function(source: Path, name: str, takes: str, *, target: build.Target | None
 
 def address(tensor: Tensor | None) -> int | None:
     """Where a tensor's elements are; it is contiguous and stays alive as long as the call runs."""
-    return None if tensor is None else tensor.data_ptr()
+    return None if tensor is None else int(tensor.data_ptr())
 
 
 def threads() -> int:
     """As many as torch uses for one operator."""
     import torch
 
-    return torch.get_num_threads()
+    return int(torch.get_num_threads())
 
 
 def ours(op: str, source: Path, made: Callable[[Shape, Tensors], Run], refuses: Callable[[Shape], str | None],
          packs: tuple[str, ...] = ()) -> Kernel:
-    """Our kernel of an operator: refused where there is no compiler, keyed on sources, compiler, flags and processor."""
+    """Our kernel of an operator: refused without a compiler, keyed on sources, compiler, flags and processor."""
     return Kernel(op=op, name="sublight", build=made, refuses=lambda shape: build.refusal() or refuses(shape),
                   packs=packs, provider="sublight", key=lambda: build.key(source))
