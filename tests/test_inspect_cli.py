@@ -25,7 +25,7 @@ def test_inspect_prints_one_row_a_kernel_and_its_loops(capsys: Capture) -> None:
     lines = [line.split() for line in text.splitlines()]
     assert ["running_sums", "sm_90a", "32", "208", "0", "4", "16", "100", "%", "warps", "and", "registers", "138", "-",
             "lsu"] in lines
-    assert "  tensor        HMMA for bf16 on sm_90: HGMMA is what the format deserves" in text.splitlines()
+    assert "  fall-back     HMMA for bf16 on sm_90: HGMMA is what the format deserves" in text.splitlines()
     assert "0x0470-0x12b0" in text
 
 

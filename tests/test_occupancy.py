@@ -78,7 +78,8 @@ def test_a_cliff_is_one() -> None:
 
 def test_warps_of_a_block() -> None:
     assert warps_of(Resources(1, 0, 0, 0, required_threads=100), Launch()) == 4
-    assert warps_of(Resources(1, 0, 0, 0, required_threads=100), Launch(warps=8)) == 8
+    assert warps_of(Resources(1, 0, 0, 0, required_threads=256), Launch(warps=4)) == 8, "others cannot be launched"
+    assert warps_of(Resources(1, 0, 0, 0), Launch(warps=4)) == 4
     assert warps_of(Resources(1, 0, 0, 0, max_threads=512), Launch()) is None, "at most is not exactly"
 
 

@@ -64,10 +64,10 @@ def details(kernel: Figures) -> Iterator[tuple[str, str]]:
     if kernel.instructions is not None:
         mix = ", ".join(f"{count:,} {name}" for name, count in kernel.mix)
         yield "instructions", f"{kernel.instructions:,}: {mix}"
-    for word, rows in (("tensor", kernel.tensor), ("global loads", kernel.loads)):
+    for word, rows in (("tensor", kernel.tensor), ("global memory", kernel.loads)):
         if rows:
             yield word, ", ".join(f"{count:,} {name}" for name, count in rows)
-    yield from (("tensor", said) for said in kernel.fallbacks)
+    yield from (("fall-back", said) for said in kernel.fallbacks)
     if kernel.spill_loads or kernel.spill_stores:
         yield "local memory", (f"{kernel.spill_loads:,} loads and {kernel.spill_stores:,} stores, "
                                f"{_count(kernel.hot_spills)} of them in loops")
@@ -103,6 +103,8 @@ def _occupancy(kernel: Figures) -> Iterator[tuple[str, str]]:
 
 def _cliff(cliff: Cliff) -> str:
     unit = "registers" if cliff.resource == "registers" else "bytes of shared memory"
+    if abs(cliff.by) == 1:
+        unit = unit.replace("registers", "register").replace("bytes", "byte")
     return (f"{abs(cliff.by):,} {unit} {'less' if cliff.by < 0 else 'more'}: "
             f"{cliff.blocks} block{'' if cliff.blocks == 1 else 's'}")
 

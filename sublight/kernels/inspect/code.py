@@ -38,6 +38,7 @@ class Resources:
     required_threads: int | None = None  # a block must have (.reqntid): its warps are known
     reserved: int = 0                    # of `shared`: the system's own, which compilers count there since sm_90
     cluster: int | None = None           # blocks of a cluster (__cluster_dims__, .reqnctapercluster)
+    uses_shared: bool = True             # False: the code has none, static or dynamic
 
 
 @dataclass(frozen=True, slots=True)

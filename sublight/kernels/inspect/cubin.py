@@ -112,7 +112,8 @@ def _resources(elf: Elf, tables: _Tables, symbol: int, name: str) -> Resources:
         registers=registers, stack=tables.stacks.get(symbol, tables.frames.get(symbol, 0)), shared=size,
         constant=constant.size if constant else 0, barriers=_barriers(said.get(BARRIERS), code),
         max_threads=_product(said.get(MAX_THREADS)), required_threads=_product(said.get(REQUIRED_THREADS)),
-        reserved=min(size, _RESERVED) if _sm(elf) >= 90 else 0, cluster=_product(said.get(CLUSTER)))
+        reserved=min(size, _RESERVED) if _sm(elf) >= 90 else 0, cluster=_product(said.get(CLUSTER)),
+        uses_shared=shared is not None)              # extern __shared__ makes a section too, an empty one before sm_90
 
 
 _RESERVED = 1024                 # ptxas -v says "400 bytes smem" where the section has 1424, sm_90 and later alone

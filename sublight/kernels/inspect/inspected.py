@@ -32,10 +32,12 @@ def figures(unit: Unit, function: Function, asked: Launch | None = None) -> Figu
 def _launch(said: Launch, function: Function, asked: Launch) -> Launch:
     """The code's own word first: it is the one that runs."""
     warps = warps_of(function.resources, said)
-    cluster = function.resources.cluster if function.resources else None
-    return Launch(asked.warps if warps is None else warps,
-                  asked.dynamic_shared if said.dynamic_shared is None else said.dynamic_shared,
-                  said.cluster if cluster is None else cluster, said.blocks, said.tensor_columns)
+    need = function.resources
+    dynamic = asked.dynamic_shared if said.dynamic_shared is None else said.dynamic_shared
+    if dynamic is None and need is not None and not need.uses_shared:
+        dynamic = 0
+    cluster = said.cluster if need is None or need.cluster is None else need.cluster
+    return Launch(asked.warps if warps is None else warps, dynamic, cluster, said.blocks, said.tensor_columns)
 
 
 def _of_ptx(bare: Figures, unit: Unit, function: Function) -> Figures:
@@ -71,7 +73,6 @@ def _occupancy(bare: Figures, function: Function) -> tuple[Occupancy | None, tup
         fit = occupancy(function.arch, function.resources, warps=bare.warps, dynamic_shared=bare.dynamic_shared or 0)
     except InputError as error:
         return None, (f"occupancy: {error}",)
-    # extern __shared__ leaves the system's own bytes alone in the section, or nothing before sm_90: not told apart
     if bare.dynamic_shared is None:
         return fit, ("dynamic shared memory is not in this file and is taken as none: --dynamic-shared BYTES",)
     return fit, ()

@@ -82,12 +82,10 @@ def common(name: str) -> int:
 
 
 def warps_of(resources: Resources | None, launch: Launch) -> int | None:
-    """Warps of a block: as launched, or as the kernel requires; None where neither says."""
-    if launch.warps is not None:
-        return launch.warps
+    """Warps of a block: as the kernel requires, or as launched; None where neither says."""
     if resources is not None and resources.required_threads:
         return math.ceil(resources.required_threads / common("threads_per_warp"))
-    return None
+    return launch.warps
 
 
 def occupancy(arch: str, resources: Resources, *, warps: int, dynamic_shared: int = 0) -> Occupancy:
