@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kineto import Kineto
+from nsys import Nsys
 
 from sublight.cli import main
 from sublight.guard import diff
@@ -255,6 +256,22 @@ def test_what_took_a_place_on_its_stream_is_one_replacement(tmp_path: Path) -> N
     found = [c for c in diff([read(a)], [read(b)]).changes if not c.gap]
     assert [(c.kind, c.before_names, set(c.after_names)) for c in found if c.kind != "other"] == [
         ("replaced", ("void old(int)",), {"void new_1(int)", "void new_2(int)"})]
+
+
+def test_graphs_recorded_as_a_whole_are_said_to_hide_gaps_and_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    n = Nsys()
+    p = n.process()
+    for i in range(3):
+        at = 1_000 * (i + 1)
+        p.graph(at, at + 900, launch=(at - 40, at - 20))
+    whole = n.write(tmp_path / "whole.sqlite")
+    for form in ("table", "md", "html", "json"):
+        told = " ".join(shown(capsys, whole, product_run(tmp_path / "b.json", 1_000), "--format", form).split())
+        assert "A cannot tell how idle the device is, and which kernels ran how often" in told
+        assert "B cannot tell" not in told
+    assert "--cuda-graph-trace=node" in told
 
 
 def test_names_that_differ_far_behind_show_their_ends() -> None:

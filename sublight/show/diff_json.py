@@ -10,7 +10,7 @@ from sublight.guard.member import Key
 from sublight.guard.typical import Entry, Typical
 from sublight.guard.waiting import Inside
 from sublight.show.diff_results import fields
-from sublight.show.diff_rows import verdict
+from sublight.show.diff_rows import refusals, verdict
 
 SCHEMA = "sublight.diff/1"
 
@@ -23,6 +23,7 @@ def document(d: Difference) -> dict[str, Any]:
         "schema": SCHEMA, "version": __version__, "verdict": verdict(d),
         "a": _run(d.a, d.inside[0]), "b": _run(d.b, d.inside[1]), "difference_ns": d.ns, "bounded": d.bounded,
         "step_time": fields(d.verdict),
+        "refused": refusals(d),
         "settings": [{"name": s.name, "a": s.a, "b": s.b, "differs": s.differs} for s in d.settings],
         "parts": [
             {"name": p.name, "a_ns": p.a.ns, "b_ns": p.b.ns, "ns": p.ns,

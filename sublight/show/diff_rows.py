@@ -263,9 +263,19 @@ def member_rows(d: Difference) -> list[Row]:
              signed(b[label] - a[label]) if label in a and label in b else "") for label in dict.fromkeys((*a, *b))]
 
 
+def refusals(d: Difference) -> list[str]:
+    """What either file cannot support of what is compared: idle time, its causes, kernel counts."""
+    out: dict[str, None] = {}
+    for side, run in (("A", d.a), ("B", d.b)):
+        for refusal in (r for m in run.members for r in m.view.refusals):
+            if "idle" in refusal.what:
+                out[f"{side} cannot tell {refusal.what}: {refusal.why}; capture {refusal.capture}"] = None
+    return list(out)
+
+
 def notes(d: Difference, most: int | None = MOST_CHANGES) -> list[str]:
     """What a reader must know to trust the tables; most: of the changes that are shown."""
-    out = footnotes(labels(_names(d.changes[:most])))
+    out = [*refusals(d), *footnotes(labels(_names(d.changes[:most])))]
     several = d.a.recordings or d.b.recordings
     if any(change.doubtful for change in d.changes):
         means = "recordings' means" if several else "repetitions' means"
