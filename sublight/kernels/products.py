@@ -9,14 +9,15 @@
 
 Then the output is rounded (rounding.rounded). What fp8 tensor cores drop: on sm_90 they align 32 products and the
 accumulator to the largest of them, and keep 14 bits (DeepSeek-V3, arXiv 2412.19437, section 3.3.2). Of 33 terms each
-loses up to ε = 2⁻¹³ of the largest, toward zero. The contract allows that for 128 of k, 4 steps; beyond, partial sums
-have to be promoted to fp32, as DeepGEMM does and cuBLAS without fast accumulation. Taking the accumulator as a walk of
-root mean square √Σ(aᵢbᵢ)² and a drift |Σ aᵢbᵢ| in the block β, the deviation and the bias are
+loses up to ε = 2⁻¹³ of the largest, toward zero. The bound takes partial sums to be promoted to fp32 after 128 of k, 4
+steps, as DeepGEMM does and cuBLAS without fast accumulation. With the accumulator as a walk of root mean square
+√Σ(aᵢbᵢ)² and a drift |Σ aᵢbᵢ| in the block β, the deviation and the bias are
 
     σ² = (132/3)·ε²·Σ_β [Σ(aᵢbᵢ)² + (Σ aᵢbᵢ)²]          bias = 33·ε·|x|
 
 (truncation of half of 33 terms by half of ε of half the block's sum on average, in 4 steps). The bound holds 8σ + bias.
-No GPU was at hand to measure it: the model is the paper's.
+No GPU was at hand: the model is the paper's, and its simulation in tests/test_products_fp8.py uses a quarter of the
+bound. Without promotion it stays within the policy up to k = 8192 at least, at up to 1.3 times the honest error.
 """
 
 from __future__ import annotations

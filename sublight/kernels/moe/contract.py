@@ -36,7 +36,7 @@ from sublight.ops.moe import Mixture
 
 FORMS = ("bf16", "fp16")
 # Kinds of routing: all tokens to the same experts; half of the experts get nothing; most tokens go to a few; weights of
-# zero; a NaN in one token.
+# zero; a NaN in one token. Weights of a token sum to something between 0.5 and 1.5, not to 1.
 VALUES = ("normal", "outliers", "tiny", "zeros", "constant", "cancellation", "one_expert", "empty_experts", "skewed",
           "zero_weights", "nan")
 SLOPE = 1.1                              # of silu, at most 1.0999 at 2.4
@@ -59,7 +59,7 @@ def inputs(case: Case) -> Tensors:
     x = numbers(case.values, (s.tokens, s.width), s.form, rng)
     if case.values == "nan":
         x[0, s.width // 2] = torch.nan
-    weights = torch.randn(s.tokens, s.top_k, generator=rng).softmax(-1)
+    weights = torch.randn(s.tokens, s.top_k, generator=rng).softmax(-1) * (torch.rand(s.tokens, 1, generator=rng) + 0.5)
     if case.values == "zero_weights":
         weights[:, 0] = 0
     return {"x": x, "gate_up": _weights(kind, (s.experts, 2 * s.inner, s.width), s.form, rng),
