@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +69,19 @@ def test_deserved_instructions_are_tensor_instructions_of_formats_with_a_rate() 
         assert {pipe_of(name) for name in row.values()} == {"tensor"}
         assert set(PIPES[arch]["tensor"]) <= set(row), arch
         assert set(row) - set(PIPES[arch]["tensor"]) <= {"fp6"}, f"{arch}: fp6 runs at fp8's rate"
+
+
+def test_the_page_shows_the_rates_of_the_catalog() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "kernel-loops.md").read_text("utf-8")
+    head, *lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in page.splitlines()
+                    if re.match(r"^\| ([a-z]\w+(, .*)?|tensor .*)? \| *(\d+|sm_80)? \|", line)]
+    assert head[1:] == list(PIPES)
+    shown = {row[0].split(",")[0]: row[1:] for row in lines}
+    assert set(shown) == {*RATES, "tensor bf16", "tensor fp8"}
+    for name, cells in shown.items():
+        form = name.removeprefix("tensor ")
+        kept = [row["tensor"].get(form) if form != name else row.get(name) for row in PIPES.values()]
+        assert [int(cell) if cell else None for cell in cells] == kept, name
 
 
 def test_letters_of_an_architecture_choose_features_not_rates() -> None:
