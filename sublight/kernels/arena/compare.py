@@ -1,8 +1,8 @@
 """This file knows about which kernel of a run is the fastest, by how much, and whether that can be told.
 
 Ratios are taken within rounds: the logarithms of both times of a round are a pair, and the shift of pairs is exact
-(`sublight.shift`). Of several rivals each is held to a share of what may go wrong (Bonferroni), so that the statement
-about all of them holds with the confidence that is given.
+(`sublight.shift`). Which one is the best is not known beforehand: each of the k(k-1)/2 pairs of kernels is held to its
+share of what may go wrong (Bonferroni), so the statement about the best and all others holds with the confidence given.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import comb
 from statistics import median
 from typing import Any
 
@@ -54,7 +55,7 @@ def standings(ns: Mapping[str, tuple[int, ...]], *, confidence: float = CONFIDEN
     if not logs:
         return ()
     order = sorted(logs, key=lambda name: float(np.median(logs[name])))
-    best, each = order[0], 1 - (1 - confidence) / max(1, len(order) - 1)
+    best, each = order[0], 1 - (1 - confidence) / max(1, comb(len(order), 2))
     out = []
     for name in order:
         own = of_pairs(logs[name], confidence)
