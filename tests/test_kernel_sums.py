@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sublight.cli import main
 from sublight.errors import InputError
-from sublight.observe.kernel_sums import is_kernel_sums, read
+from sublight.observe.kernel_sums import is_kernel_sums, read, without
 from sublight.observe.read import read_all
 from sublight.observe.results import read_results
 
@@ -108,6 +108,16 @@ def test_sums_are_explained_as_far_as_they_tell(tmp_path: Path, capsys: pytest.C
     assert main(["explain", str(path), "--format", "svg"]) == 2
     assert main(["doctor", str(path)]) == 0
     assert "a time line" in capsys.readouterr().out
+
+
+def test_what_else_was_pasted_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "issue.txt"
+    for more, said in (("", False), ("hello, why is this slow?\n", False), ("vllm serve Qwen/Qwen3-8B -tp 2\n", True)):
+        path.write_text(more + NEW + more)
+        assert main(["explain", str(path)]) == 0
+        assert ("paste that apart" in " ".join(capsys.readouterr().out.split())) == said
+    assert "flash" not in without(NEW)
+    assert "cudaLaunchKernel" in without(NEW)
 
 
 def test_names_cannot_break_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -257,6 +257,7 @@ def test_every_allowance_says_where_it_is_from() -> None:
 
 
 def test_values_are_written_in_the_unit_that_reads_best() -> None:
+    assert written(1e308, "1/s") == "1e+308 1/s"
     assert [written(x, "s") for x in (2.5, 0.0123, 4.5e-6)] == ["2.5 s", "12.3 ms", "4.5 µs"]
     assert written(5123.4, "tokens/s") == "5,123 tokens/s"
 

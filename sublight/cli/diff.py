@@ -95,8 +95,9 @@ def _of_results(a: list[str], b: list[str]) -> bool:
         if len(held) > 1:
             raise InputError(f"{name} holds traces and results; expected runs of one kind")
     if traces[0] != traces[1]:
-        raise InputError(f"{'B' if traces[0] == {True} else 'A'} is no trace, the other one is; expected two traces or "
-                         "two sides of results")
+        piped = " (standard input and URLs count as traces)" if {"-"} & {*a, *b} else ""
+        raise InputError(f"{'B' if traces[0] == {True} else 'A'} is no trace, the other one is{piped}; expected two "
+                         "traces or two sides of results")
     return traces[0] == {False}
 
 

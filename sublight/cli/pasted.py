@@ -136,12 +136,18 @@ def run(text: str, options: argparse.Namespace) -> int:
 
 def _kernel_sums(text: str, options: argparse.Namespace) -> int:
     """What `nsys stats` summed up: kernels without a time line."""
+    from dataclasses import replace
+
     from sublight.cli import output
-    from sublight.observe.kernel_sums import read
+    from sublight.observe.kernel_sums import read, without
+    from sublight.observe.pasted import recognise
     from sublight.observe.source import label
     from sublight.show import kernel_sums as show
 
     sums, name = read(text), label(options.trace[0])
+    if not recognise(without(text)).empty:
+        sums = replace(sums, notes=(*sums.notes, "the text holds a command, a log or a summary, too, which is not read "
+                                                 "beside sums of kernels: paste that apart"))
     if options.format == "table":
         output.write_table(lambda console: show.print_sums(sums, name, console), options.output)
     elif options.format == "json":

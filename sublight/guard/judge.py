@@ -19,6 +19,7 @@ from sublight.guard.noise import Allowance, by_block, levels, runs_to_tell, spre
 from sublight.shift import Shift, fewest_of_two, fewest_pairs, of_pairs, of_two
 from sublight.verdict import Verdict
 
+MANY = 1e12                              # digits that nobody counts
 SEEN = 1e-6                              # noise below is that of rounding
 
 
@@ -134,4 +135,4 @@ def written(value: float, unit: str) -> str:
             if abs(value) >= scale:
                 return f"{value / scale:.4g} {name}"
         return f"{value / 1e-9:.4g} ns"
-    return f"{value:,.4g} {unit}".strip() if abs(value) < 1e4 else f"{value:,.0f} {unit}".strip()
+    return f"{value:,.0f} {unit}".strip() if 1e4 <= abs(value) < MANY else f"{value:,.4g} {unit}".strip()

@@ -88,12 +88,26 @@ def read(text: str) -> KernelSums:
     return KernelSums(tuple(sorted(rows, key=lambda row: (-row.total_ns, row.name))), tuple(notes))
 
 
+def without(text: str) -> str:
+    """A text without its tables of kernel sums: what else somebody pasted."""
+    out, at = [], 0
+    for head in HEAD.finditer(text):
+        out.append(text[at : head.start()])
+        at = head.end() + 1 + sum(len(line) + 1 for line in _lines(text[head.end():]))
+    return "\n".join([*out, text[at:]])
+
+
 def _rows(text: str) -> Iterator[list[str]]:
-    """The cells of a table's lines, up to an empty line or what nsys says next."""
+    """The cells of a table's lines."""
+    return map(_cells, _lines(text))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines up to an empty one or what nsys says next."""
     for line in text.removeprefix("\r").removeprefix("\n").split("\n"):
         if not line.strip() or line.startswith(("Processing [", "Generating SQLite", "Time")):
             return
-        yield _cells(line)
+        yield line
 
 
 def _cells(line: str) -> list[str]:
