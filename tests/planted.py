@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 
-from sublight.kernels.contract import Case
+from sublight.kernels.contract import Case, Contract
 from sublight.kernels.listed import contract
 from sublight.kernels.policy import Judgement, judge
 
@@ -26,24 +26,50 @@ class Wrong:
     compute: Compute
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A case with all that does not depend on who computes it."""
+
+    kept: Contract                       # its bound is the one that was computed
+    case: Case
+    given: Mapping[str, Tensor]
+    exact: Mapping[str, Tensor]
+    honest: Mapping[str, Tensor]
+
+    def judge(self, outputs: Mapping[str, Tensor]) -> Judgement:
+        return judge(self.kept, self.case, self.given, outputs, exact=self.exact, honest=self.honest)
+
+    def computed(self, compute: Compute) -> Mapping[str, Tensor]:
+        return compute(self.case.shape, {name: tensor.clone() for name, tensor in self.given.items()})
+
+
 @cache
-def prepared(op: str) -> tuple[tuple[Case, Mapping[str, Tensor], Mapping[str, Tensor], Mapping[str, Tensor]], ...]:
-    """(case, inputs, reference, honest) of all cases."""
+def prepared(op: str) -> tuple[Prepared, ...]:
+    return tuple(_prepared(op))
+
+
+def _prepared(op: str) -> Iterator[Prepared]:
     kept = contract(op)
-    made = []
     for case in kept.cases():
         given = kept.inputs(case)
-        made.append((case, given, kept.reference(case.shape, given), kept.honest(case.shape, given)))
-    return tuple(made)
+        exact = kept.reference(case.shape, given)
+        bound = kept.bound(case.shape, given, exact)
+        yield Prepared(replace(kept, bound=lambda *_, known=bound: known), case, given, exact,
+                       kept.honest(case.shape, given))
+
+
+def is_caught(op: str, compute: Compute) -> bool:
+    """Whether one case at least fails; the hardest first, which are the contract's last."""
+    return any(not made.judge(made.computed(compute)).ok for made in reversed(prepared(op)))
 
 
 def judged(op: str, compute: Compute) -> list[tuple[Case, Judgement, bool]]:
     """Each case, its judgement, and whether the field's rule passes it."""
-    kept, found = contract(op), []
-    for case, given, exact, honest in prepared(op):
-        outputs = compute(case.shape, {name: tensor.clone() for name, tensor in given.items()})
-        verdict = judge(kept, case, given, outputs, exact=exact, honest=honest)
-        found.append((case, verdict, field_passes(kept, case, given, outputs, exact)))
+    found = []
+    for made in prepared(op):
+        outputs = made.computed(compute)
+        found.append((made.case, made.judge(outputs),
+                      field_passes(made.kept, made.case, made.given, outputs, made.exact)))
     return found
 
 

@@ -45,9 +45,9 @@ FORMS, KINDS, QUANTS = ("bf16", "fp16", "fp32"), ("rms", "layer"), (None, "fp8",
 U = unit_roundoff("fp32")
 
 # Besides those of `values`: massive, one channel of 1e4; huge, a sum of squares of 1e37; offset, a mean of 100
-# deviations; rows, magnitudes from 2^-20 to 2^10, row by row.
+# deviations; level, 1e4 and numbers 1/128 above it, at random; rows, magnitudes from 2^-20 to 2^10, row by row.
 VALUES = ("normal", "outliers", "tiny", "zeros", "constant", "cancellation", "not_finite", "massive", "huge", "offset",
-          "rows")
+          "level", "rows")
 
 
 def refusal(shape: Shape) -> str | None:
@@ -76,7 +76,7 @@ def inputs(case: Case) -> Tensors:
 
 
 def _values(kind: str, sizes: tuple[int, int], form: str, rng: Any) -> Tensor:
-    if kind in ("massive", "huge", "offset", "rows"):
+    if kind in ("massive", "huge", "offset", "level", "rows"):
         x = torch.randn(sizes, generator=rng)
         if kind == "massive":
             x[:, sizes[1] // 3] = 1e4
@@ -84,6 +84,8 @@ def _values(kind: str, sizes: tuple[int, int], form: str, rng: Any) -> Tensor:
             x *= 1e4 if form == "fp16" else math.sqrt(1e37 / sizes[1])
         if kind == "offset":
             x += 100
+        if kind == "level":
+            x = torch.where(x > 0, 1e4 * (1 + 1 / 128), 1e4)
         if kind == "rows":
             x *= torch.exp2(torch.linspace(-20, 10, sizes[0]))[:, None]
         return x
