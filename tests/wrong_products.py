@@ -257,7 +257,7 @@ LAYERS = {
     "weights of the next expert": Layer(expert=lambda expert, experts: (expert + 1) % experts),
     "routing weights of the token's other expert": Layer(weights=lambda w: w.roll(1, 1)),
     "routing weights renormalised": Layer(weights=lambda w: w / w.sum(1, keepdim=True).clamp(min=1e-6)),
-    "routing weights in fp16's steps of 2^-8": Layer(weights=lambda w: (w * 256).round() / 256),
+    "routing weights in steps of 2^-8": Layer(weights=lambda w: (w * 256).round() / 256),
     "tokens above twice the mean dropped": Layer(capacity=2.0),
     "all casts truncate": Layer(truncate=True),
     "silu(gate)·up kept in fp8": Layer(h_form="fp8"),
