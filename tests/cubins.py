@@ -62,6 +62,19 @@ def cubin(
                 (f".nv.constant0.{name}", 1, 2, b"\0" * constant, 0, 0, 5)]
     if compat:
         sections.append((".nv.compat", 0x70000086, 0, compat, 0, 0, 0))
+    return _elf(sections, machine=machine, flags=flags, os_abi=0x41 if abi == 8 else 0x33, abi=abi)
+
+
+def program(**sections: bytes) -> bytes:
+    """An x86-64 library with sections of these names."""
+    rows = [("", 0, 0, b"", 0, 0, 0), (".shstrtab", 3, 0, b"", 0, 0, 0)]
+    return _elf([*rows, *((name, 1, 2, content, 0, 0, 0) for name, content in sections.items())], machine=62)
+
+
+Row = tuple[str, int, int, bytes, int, int, int]         # name, kind, flags, bytes, size where it has none, link, info
+
+
+def _elf(sections: list[Row], *, machine: int, flags: int = 0, os_abi: int = 0, abi: int = 0) -> bytes:
     names, starts = b"", []
     for section in sections:
         starts.append(len(names))
@@ -72,7 +85,6 @@ def cubin(
         place = (64 + len(body), size or len(content))
         rows.append(struct.pack("<IIQQQQIIQQ", start, kind, how, 0, *place, link, extra, 1, 0))
         body += content
-    os_abi = 0x41 if abi == 8 else 0x33
     head = b"\x7fELF\x02\x01\x01" + bytes([os_abi, abi]) + b"\0" * 7
     return head + struct.pack("<HHIQQQIHHHHHH", 2, machine, 1, 0, 0, 64 + len(body), flags, 64, 56, 0, 64, len(rows), 1
                               ) + body + b"".join(rows)

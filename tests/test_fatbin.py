@@ -110,6 +110,19 @@ def test_the_kept_fatbin() -> None:
         f.resources for f in read_cubin(cubins.BEFORE.read_bytes(), "x").functions]
 
 
+def test_of_code_that_was_linked_the_unlinked_pieces_are_left_alone() -> None:
+    linked, piece = (cubins.fatbin((CUBIN, sm, 0, cubins.cubin(), 0)) for sm in (80, 90))
+    both = cubins.program(**{".nv_fatbin": linked, "__nv_relfatbin": piece})
+    assert [entry.arch for entry in fatbin.inside(both, "x")] == ["sm_80"]
+    assert [entry.arch for entry in fatbin.inside(cubins.program(__nv_relfatbin=piece), "x")] == ["sm_90"]
+
+
+@pytest.mark.parametrize(("section", "says"), [(".hip_fatbin", "AMD"), (".text", "without code of CUDA")])
+def test_programs_without_code_of_cuda(section: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        list(fatbin.inside(cubins.program(**{section: b"x"}), "x"))
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_changed_bytes_give_entries_or_one_error(data: st.DataObject) -> None:

@@ -71,6 +71,15 @@ def test_a_fatbin_and_what_it_holds() -> None:
         ("tiles.fatbin, cubin 3", "sm_90a", 2)]
 
 
+def test_a_damaged_entry_does_not_cost_the_others(tmp_path: Path) -> None:
+    short = b"\n//\n.version 8.4\n.target sm_90\n.entry f() { }\n" + b"\0" * 7     # as fatbinary pads it
+    file = cubins.fatbin((2, 80, 0, cubins.cubin()[:500], 0), (1, 90, 0, short, 0), (2, 90, 0, cubins.cubin(), 0))
+    (tmp_path / "x.so").write_bytes(cubins.program(**{".nv_fatbin": file}))
+    code = found(tmp_path / "x.so", instructions=False)
+    assert [(unit.kind, unit.source) for unit in code.units] == [("ptx", "x.so, ptx 2"), ("cubin", "x.so, cubin 3")]
+    assert code.skipped == (("cubin entry that is damaged", 1),)
+
+
 @pytest.mark.parametrize(("name", "data", "says"), [
     ("empty.cubin", b"", "is empty"),
     ("text.cubin", b"hello", "holds no GPU code"),

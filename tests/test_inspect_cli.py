@@ -127,6 +127,13 @@ def test_what_is_not_known_is_a_question_mark_never_a_zero(capsys: Capture) -> N
     assert run(capsys, "gate", FATBIN, "--max-spills", "0")[0] == 1, "spills that nobody could count passed"
 
 
+def test_resources_alone(capsys: Capture) -> None:
+    text = run(capsys, "inspect", AFTER, "--resources-only", "--warps", "4", "--format", "json")[1]
+    kernels = json.loads(text)["kernels"]
+    assert [(one["registers"], one["occupancy"]["blocks"], one["instructions"]) for one in kernels] == [
+        (32, 16, None), (50, 9, None)]
+
+
 def test_ptx_beside_compiled_code_is_not_gated_and_ptx_alone_cannot_be(capsys: Capture, tmp_path: Path) -> None:
     assert run(capsys, "gate", FATBIN, "--max-registers", "255") == (0, "4 kernels passed\n")
     (tmp_path / "x.ptx").write_text(".version 8.0\n.target sm_90\n.entry f() { }")

@@ -113,14 +113,15 @@ def loops(kernel: Figures) -> Table:
     """Its loops that do work."""
     rows = tuple(_loop(loop) for loop in kernel.loops if loop.hot)
     return Table(f"Loops of {short(kernel.name)}: clocks of one iteration of one block's warps", (
-        "loop", "depth", "instructions", "spills", "tensor limit", "bound by", "clocks"), rows)
+        "loop", "depth", "instructions", "loop spills", "tensor limit", "bound by", "clocks"), rows)
 
 
 def _loop(loop: LoopFigures) -> tuple[str, ...]:
     place = f"{loop.start:#06x}-{loop.end:#06x}" + (f" {loop.line}" if loop.line else "")
     clocks = ", ".join(f"{name} {value:,.0f}" for name, value in sorted(loop.clocks, key=lambda row: -row[1]) if value)
     limit = "-" if loop.tensor_limit is None else f"≤ {percent(loop.tensor_limit)}"
-    return (place, str(loop.depth), f"{loop.instructions:,}", str(loop.spill_loads + loop.spill_stores),
+    sometimes = f" + {loop.sometimes:,}" if loop.sometimes else ""
+    return (place, str(loop.depth), f"{loop.instructions:,}{sometimes}", str(loop.spill_loads + loop.spill_stores),
             limit, loop.binds or UNKNOWN, clocks)
 
 

@@ -42,6 +42,8 @@ def add_code(command: Any, names: tuple[str, ...] = ("code",)) -> None:
                              help="a cubin, PTX, a fatbin, a program or library with CUDA code, an entry of Triton's "
                                   "cache, or a folder of them")
     command.add_argument("--kernel", metavar="PATTERN", help="only kernels whose name matches (* and ?)")
+    command.add_argument("--resources-only", action="store_true",
+                         help="registers, memory and occupancy alone: nothing is disassembled")
     command.add_argument("--warps", type=int, metavar="N", help="of a block, where the code does not say")
     command.add_argument("--dynamic-shared", type=int, metavar="BYTES",
                          help="of a block, where the code does not say (Triton's cache does)")
@@ -78,7 +80,7 @@ def figures_of(path: str, options: argparse.Namespace) -> tuple[tuple[Figures, .
 
     launch = asked_launch(options)
     with output.counting("files") as report:
-        code = found(path, progress=report)
+        code = found(path, progress=report, instructions=not options.resources_only)
     kernels = tuple(figures(unit, function, launch) for unit in code.units for function in unit.functions)
     return chosen(kernels, options.kernel), code.skipped
 

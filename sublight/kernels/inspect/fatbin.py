@@ -23,7 +23,7 @@ PTX, CUBIN = 1, 2
 OTHERS = {4: "an object of an old NVVM", 8: "intermediate code (NVVM)", 16: "a cubin of another kind",
           32: "an index", 64: "a tile IR module"}
 ACCELERATED, LZ4, ZSTD = 0x100000, 0x2000, 0x8000
-SECTIONS = (".nv_fatbin", "__nv_relfatbin", ".hip_fatbin")
+LINKED, UNLINKED, AMD = ".nv_fatbin", "__nv_relfatbin", ".hip_fatbin"
 LARGEST = 1 << 30                # bytes of one entry, unpacked; the largest of cuBLAS have some tens of millions
 
 
@@ -104,12 +104,13 @@ def _zstd(body: bytes, size: int) -> bytes:
 def inside(data: Buffer, where: str) -> Iterator[Entry]:
     """The entries in the fatbin sections of a program, a library or an object file of the host."""
     elf = read_elf(data, where)
-    found = [section for section in elf.sections if section.name in SECTIONS]
-    if any(section.name == ".hip_fatbin" for section in found):
-        raise InputError(f"{where} holds code for AMD GPUs; expected code of CUDA")
-    if not found:
-        raise InputError(f"{where} is an ELF file without code of CUDA: no section {SECTIONS[0]}")
-    for section in found:
+    names = {section.name for section in elf.sections}
+    if not names & {LINKED, UNLINKED}:
+        raise InputError(f"{where} holds code for AMD GPUs; expected code of CUDA" if AMD in names else
+                         f"{where} is an ELF file without code of CUDA: no section {LINKED}")
+    # what was linked lies there a second time, unlinked, where a program was built with -rdc=true; that never runs
+    wanted = LINKED if LINKED in names else UNLINKED
+    for section in (section for section in elf.sections if section.name == wanted):
         yield from entries(elf.content(section), where)
 
 

@@ -21,7 +21,7 @@ class LoopFigures:
     start: int                           # address of its first instruction, and of the branch back
     end: int
     depth: int                           # 1: outermost
-    instructions: int                    # of one pass of one warp, inner loops left out
+    instructions: int                    # that every iteration of a warp runs, inner loops left out
     hot: bool                            # not a wait for a barrier
     binds: str | None                    # the pipe that is busy longest; None: unknown
     tensor_limit: float | None
@@ -29,7 +29,8 @@ class LoopFigures:
     tensor: tuple[str, ...] = ()         # kinds of its tensor-core instructions
     spill_loads: int = 0                 # of local memory, as are stores
     spill_stores: int = 0
-    line: str | None = None              # "attention.py:41", most of its instructions
+    line: str | None = None              # "attention.py:41-52", most of its instructions
+    sometimes: int = 0                   # instructions behind a condition, which clocks leave out
     notes: tuple[str, ...] = ()
 
 

@@ -113,7 +113,9 @@ def _tensor_memory(function: Function, launch: Launch) -> tuple[str, ...]:
 def _loop(verdict: LoopVerdict) -> LoopFigures:
     place: Any = verdict.lines
     line = None if place is None else f"{place[0]}:{place[1]}" + (f"-{place[2]}" if place[2] != place[1] else "")
+    assumed = f"{verdict.warps} warps, {verdict.warps_from}" if verdict.warps_from.startswith("assumed") else ""
+    notes = (*((assumed,) if assumed else ()), *verdict.refused, *verdict.notes)
     return LoopFigures(
         verdict.start, verdict.end, verdict.depth, verdict.instructions, verdict.hot, verdict.binds,
         verdict.tensor_limit, verdict.clocks, tuple(use.kind.title for use in verdict.mix.tensor),
-        verdict.spill_loads, verdict.spill_stores, line, (*verdict.refused, *verdict.notes))
+        verdict.spill_loads, verdict.spill_stores, line, verdict.sometimes, notes)

@@ -46,7 +46,7 @@ class Declared:
 
 def is_ptx(data: bytes) -> bool:
     """Whether it is text with a line of a version, as PTX has after its first comments."""
-    return FIRST.search(data, 0, 1 << 16) is not None and b"\0" not in data[:4096]
+    return FIRST.search(data, 0, 1 << 16) is not None and b"\0" not in data.rstrip(b"\0")[:4096]
 
 
 def read_ptx(data: bytes, where: str) -> Unit:

@@ -127,7 +127,11 @@ def _entries(whole: mmap.mmap, name: str, instructions: bool) -> Iterator[tuple[
         if entry.data is None:
             yield None, f"{entry.kind} entry: {entry.missing}"
             continue
-        unit = _unit(entry.data, f"{name}, {entry.kind} {number}", instructions)
+        try:
+            unit = _unit(entry.data, f"{name}, {entry.kind} {number}", instructions)
+        except InputError:                           # one that is damaged must not cost the others
+            yield None, f"{entry.kind} entry that is damaged"
+            continue
         if unit.functions:
             yield unit, ""
         else:
