@@ -123,6 +123,19 @@ def test_several_files_of_results_are_runs_of_a_side(tmp_path: Path, capsys: pyt
     assert shown(capsys, *sides["before"], "--against", *sides["after"]) == whole
 
 
+def test_a_folder_is_called_by_its_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("normal", "item"):
+        (tmp_path / "secret_place" / name).mkdir(parents=True)
+        product_run(tmp_path / "secret_place" / name / "rank0.json", 1_000)
+    normal, item = (tmp_path / "secret_place" / name for name in ("normal", "item"))
+    told = shown(capsys, normal, item)
+    assert told.startswith("A: normal/ · step")
+    assert "B: item/ · step" in told
+    assert "A: normal/ … item/ · 2 recordings" in shown(capsys, normal, item, "--against", item)
+    for form in ("table", "json", "md", "html"):
+        assert "secret_place" not in shown(capsys, normal, item, "--format", form)
+
+
 # ---- ranks that wait
 
 

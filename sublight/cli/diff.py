@@ -81,9 +81,18 @@ def _difference(a: list[str], b: list[str], device: Device | None, paired: bool)
     from sublight.observe.read import read_all
 
     with output.progress() as report, no_garbage_collection():
-        sides = [pooled([typical(read_all([path], progress=report), device=device) for path in side])
-                 for side in (a, b)]
+        sides = [pooled([typical(read_all([path], progress=report), device=device, title=_title(path))
+                         for path in side]) for side in (a, b)]
         return difference(*sides, paired=paired)
+
+
+def _title(path: str) -> str:
+    """A folder by its own name, never those around it; a file says its name itself."""
+    from pathlib import Path
+
+    from sublight.observe.source import label
+
+    return f"{label(str(Path(path).resolve()))}/" if Path(path).is_dir() else ""
 
 
 def _of_results(a: list[str], b: list[str]) -> bool:

@@ -55,6 +55,7 @@ class Typical:
     members: tuple[Member, ...]
     bounded: bool                        # is the device in the catalog, and the bound of anything known?
     recordings: tuple[Typical, ...] = () # that it is the mean of, where there are several
+    title: str = ""                      # how the run is called: the folder of its ranks
 
     def __getitem__(self, key: Key) -> Entry:
         """What is charged to a key; nothing where it is not part of this step."""
@@ -65,8 +66,8 @@ class Typical:
         return tuple(end - start for m in self.members for start, end in m.kept.windows)
 
 
-def typical(traces: Sequence[Trace], *, device: Device | None = None) -> Typical:
-    """The typical step of a run's ranks."""
+def typical(traces: Sequence[Trace], *, device: Device | None = None, title: str = "") -> Typical:
+    """The typical step of a run's ranks. title: how the run is called; empty: by its files."""
     views = views_of(traces, device=device)
     threads = [view for view in views if view.cpu_only]
     first = {id(view.trace): view for view in reversed(threads)}          # the busiest thread comes first
@@ -74,7 +75,7 @@ def typical(traces: Sequence[Trace], *, device: Device | None = None) -> Typical
                if not view.cpu_only or first[id(view.trace)] is view]
     if not any(m.window_ns for m in members):
         raise InputError("the run takes no time at all; expected a trace with activities that last")
-    return _of_members(members)
+    return replace(_of_members(members), title=title)
 
 
 def pooled(runs: Sequence[Typical]) -> Typical:
@@ -85,7 +86,9 @@ def pooled(runs: Sequence[Typical]) -> Typical:
     whole = _of_members([m for run in runs for m in run.members])
     scatter = {key: np.std([run[key].ns for run in runs], ddof=1) / len(runs) ** 0.5 for key in whole.entries}
     entries = {key: replace(entry, scatter_ns=float(scatter[key])) for key, entry in whole.entries.items()}
-    return replace(whole, entries=entries, recordings=tuple(runs))
+    titles = [run.title for run in runs]
+    return replace(whole, entries=entries, recordings=tuple(runs),
+                   title=f"{titles[0]} … {titles[-1]}" if all(titles) else "")
 
 
 def _of_members(members: Sequence[Member]) -> Typical:

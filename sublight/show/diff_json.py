@@ -43,7 +43,7 @@ def _files(run: Typical) -> list[str]:
 
 def _run(run: Typical, inside: Inside | None) -> dict[str, Any]:
     return {
-        "files": _files(run),
+        "title": run.title or None, "files": _files(run),
         "step_ns": run.step_ns, "repetitions": run.repetitions, "hidden_communication_ns": run.hidden_ns,
         "recordings": [{"files": _files(one), "step_ns": one.step_ns, "repetitions": one.repetitions}
                        for one in run.recordings],

@@ -83,7 +83,7 @@ def run_line(name: str, run: Typical) -> str:
     files = dict.fromkeys(file for m in run.members for file in m.view.trace.quality.files)
     first = next(iter(files)) if len(files) == 1 else f"{len(files)} files"
     which = run.members[0].kept
-    said = [f"{name}: {first}"]
+    said = [f"{name}: {run.title or first}"]
     if run.recordings:
         said.append(f"{len(run.recordings)} recordings")
     devices = len({m.label for m in run.members})
