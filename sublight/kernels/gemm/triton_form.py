@@ -37,13 +37,18 @@ class Tile:
 
 # The largest tile of each target whose accumulator and operands fit registers and shared memory without spills, then
 # smaller ones for products that would leave SMs idle. Checked by tests/test_triton_support.py; times are not measured.
-WIDE = {"sm_80": (Tile(128, 128, 32, 8, 4), Tile(64, 128, 32, 4, 4), Tile(64, 64, 64, 4, 4), Tile(16, 64, 128, 4, 4)),
+WIDE = {"sm_80": (Tile(128, 128, 32, 8, 4), Tile(64, 128, 32, 4, 4), Tile(64, 64, 64, 4, 4), Tile(16, 64, 64, 4, 5)),
         "sm_90": (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 8, 4), Tile(64, 128, 64, 4, 5), Tile(64, 64, 128, 4, 4)),
         "sm_100": (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 8, 4), Tile(128, 64, 128, 4, 4)),
-        "sm_120": (Tile(128, 128, 32, 8, 4), Tile(64, 128, 32, 4, 4), Tile(64, 64, 64, 4, 4), Tile(16, 64, 128, 4, 4))}
+        "sm_120": (Tile(128, 128, 32, 8, 4), Tile(64, 128, 32, 4, 4), Tile(64, 64, 64, 4, 4), Tile(16, 64, 64, 4, 5))}
 BLOCK_SCALED = {"sm_90": (Tile(128, 128, 128, 8, 4), Tile(64, 128, 128, 4, 4), Tile(64, 64, 128, 4, 5)),
                 "sm_100": (Tile(128, 128, 128, 8, 4), Tile(128, 64, 128, 4, 4)),
                 "sm_120": (Tile(128, 64, 128, 8, 3), Tile(64, 64, 128, 4, 3), Tile(16, 64, 128, 4, 4))}
+
+# Rows that begin anywhere: each element has a pointer of its own, and these take registers.
+ODD = {"sm_90": (Tile(128, 64, 32, 8, 3),), "sm_100": (Tile(128, 128, 32, 8, 3),)}
+ODD_BLOCK_SCALED = {"sm_90": (Tile(64, 32, 128, 8, 3),), "sm_100": (Tile(64, 32, 128, 8, 3),),
+                    "sm_120": (Tile(64, 32, 128, 16, 3),)}
 
 
 def unsupported(shape: Shape, target: Target) -> str | None:
@@ -57,9 +62,11 @@ def tile(shape: Shape, target: Target) -> Tile:
     A block multiplies m·n and reads m + n elements for each column of k. READING says how many multiply-adds of a tensor
     core take as long as one element from the L2 cache. Between equals the larger, which is named first.
     """
-    wide = (BLOCK_SCALED if shape.form == "fp8_block" else WIDE)[target.name]
-    narrow = [Tile(t.m, t.n, t.k if shape.form == "fp8_block" else t.k * 2 // NBYTES[shape.form], t.warps, t.stages)
-              for t in wide]
+    scaled, odd = shape.form == "fp8_block", shape.k * NBYTES[shape.form] % 16 or shape.n * NBYTES[shape.out] % 16
+    tiles = (BLOCK_SCALED if scaled else WIDE)[target.name]
+    if odd:
+        tiles = (ODD_BLOCK_SCALED if scaled else ODD).get(target.name, tiles)
+    narrow = [Tile(t.m, t.n, t.k if scaled else t.k * 2 // NBYTES[shape.form], t.warps, t.stages) for t in tiles]
     return min(narrow, key=lambda t: blocks(blocks(shape.m, t.m) * blocks(shape.n, t.n), target.sms)
                * (t.m * t.n + READING * (t.m + t.n)))
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from sublight.kernels.contract import Shape, Spec, Tensor
-from sublight.kernels.launch.call import Argument, Call, kernel_of
+from sublight.kernels.launch.call import OPTIONS, Argument, Call, kernel_of
 from sublight.kernels.launch.targets import Target
 
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8e4nv",
@@ -47,7 +47,7 @@ def compiled(call: Call, target: Target) -> Compiled:
                                                set(call.constants))
     source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attributes)
     out = triton.compile(source, target=GPUTarget("cuda", target.capability, 32),
-                         options={"num_warps": call.warps, "num_stages": call.stages})
+                         options={"num_warps": call.warps, "num_stages": call.stages, **OPTIONS})
     return Compiled(kernel.__name__, target.name, call.warps, out.metadata.shared, time.perf_counter() - began,
                     out.asm["cubin"], out.asm["ptx"])
 

@@ -44,11 +44,8 @@ def interpreted(*, addresses: bool = True, poison: bool = True) -> Iterator[None
     addresses=False lets lanes read and write anywhere; poison=False gives zeros for masked loads without `other`.
     Raises InterpreterError (Triton's) for whatever goes wrong inside a kernel.
     """
-    import triton
-
-    with ExitStack() as stack, np.errstate(all="ignore"), warnings.catch_warnings(), triton.knobs.runtime.scope():
+    with ExitStack() as stack, np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)     # numpy on rows that are all NaN
-        triton.knobs.runtime.interpret = True
         stack.enter_context(_as_before())
         swap = _swapper(stack)
         _run_here(swap)
@@ -250,6 +247,7 @@ class OutsideError(IndexError):
 
 
 def _memory(swap: Swap, *, addresses: bool, poison: bool) -> None:
+    import triton
     from triton.runtime import interpreter as at
 
     stock = at.InterpreterBuilder
@@ -259,7 +257,9 @@ def _memory(swap: Swap, *, addresses: bool, poison: bool) -> None:
     def launch(self: Any, *args: Any, **kwargs: Any) -> None:
         given.append(_ranges({**dict(zip(self.arg_names, args, strict=False)), **kwargs}))
         try:
-            call(self, *args, **kwargs)
+            with triton.knobs.runtime.scope():
+                triton.knobs.runtime.interpret = True       # for the language's own functions; not longer: modules that
+                call(self, *args, **kwargs)                 # are imported meanwhile would be interpreted for ever
         finally:
             given.pop()
 
