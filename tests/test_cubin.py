@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import struct
 import tracemalloc
 from pathlib import Path
 
 import cubins
 import pytest
+from conftest import loaded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,6 +202,25 @@ def same_as_cuobjdump(path: Path) -> int:
 def test_what_nvcc_compiles_has_the_resources_that_cuobjdump_tells(target: str, tmp_path: Path) -> None:
     cubins.nvcc(KERNELS, tmp_path, f"-arch={target}", "-cubin", "-o", "kernels.cubin")
     assert same_as_cuobjdump(tmp_path / "kernels.cubin") == 5
+
+
+@pytest.mark.heavy
+def test_the_kept_cubins_are_what_their_script_makes(tmp_path: Path) -> None:
+    cubins.needs_nvdisasm()
+    if not shutil.which("nvcc"):
+        pytest.skip("needs nvcc")
+    loaded(cubins.EXAMPLES / "make_cubins.py").main(tmp_path)
+    for kept in (cubins.BEFORE, cubins.AFTER):
+        was, now = (read_cubin(path.read_bytes(), "x") for path in (kept, tmp_path / kept.name))
+        if was.producer != now.producer:
+            pytest.skip(f"kept with {was.producer}, compiled here with {now.producer}")
+        assert now == was
+        assert code_of(tmp_path / kept.name) == code_of(kept)
+
+
+def code_of(cubin: Path) -> list[str]:
+    """Instructions of its listing; another nvdisasm may set labels otherwise."""
+    return [line for line in cubin.with_suffix(".sass").read_text().splitlines() if line.startswith("/*")]
 
 
 @pytest.mark.heavy
