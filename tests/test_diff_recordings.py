@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from kineto import Kineto
 from nsys import Nsys
@@ -181,6 +182,30 @@ def test_recordings_are_not_matched_with_each_other(tmp_path: Path) -> None:
     several = difference(pooled([one, again]), one).inside
     assert several[0] == several[1]
     assert several[0] is not None
+
+
+def test_ranks_are_no_repetitions(tmp_path: Path) -> None:
+    """Eight ranks of the same steps know no more of the next step than one; ranks of one step know nothing of it."""
+    def run(name: str, lengths: list[int], ranks: int) -> list[Path]:
+        (tmp_path / name).mkdir()
+        for rank in range(ranks):
+            k, now = Kineto(rank=rank, world_size=ranks), 0
+            for i, length in enumerate(lengths):
+                k.step(i, now - 50, now + 20)
+                k.kernel(GEMM, now, now + length + rank, launch=(now - 40, now - 20))
+                now += 3_000
+            k.write(tmp_path / name / f"rank{rank}.json")
+        return sorted((tmp_path / name).iterdir())
+
+    lengths = [1_000, 1_100, 1_050, 1_020, 1_000]
+    one, eight = (typical(read_all(run(name, lengths, ranks))) for name, ranks in (("one", 1), ("eight", 8)))
+    key = next(key for key in one.entries if not key.gap)
+    assert (one.steps, eight.steps, eight.repetitions) == (4, 4, 32)
+    expected = float(np.std(lengths[:4], ddof=1) / 2)
+    assert one[key].scatter_ns == pytest.approx(expected)
+    assert eight[key].scatter_ns == pytest.approx(expected)
+    single = typical(read_all(run("single", [1_000], 8)))
+    assert {entry.scatter_ns for entry in single.entries.values()} == {None}
 
 
 # ---- counts and names

@@ -111,7 +111,7 @@ class _Groups:
 
     def __init__(self, a: Typical, b: Typical, keys: Sequence[Key]) -> None:
         self.a, self.b, self.keys = a, b, keys
-        self.reach = reach(sum(len(side.recordings) or side.repetitions for side in (a, b)) - 2)
+        self.reach = reach(sum(len(side.recordings) or side.steps for side in (a, b)) - 2)
         self.swapped: dict[str, int] = {}
         for number, names in enumerate(swaps(
                 _runs(a), _runs(b), _first(a).sequence, _first(b).sequence, streams_a=_first(a).streams,

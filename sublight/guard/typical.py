@@ -61,6 +61,11 @@ class Typical:
         """What is charged to a key; nothing where it is not part of this step."""
         return self.entries.get(key, NOTHING)
 
+    @property
+    def steps(self) -> int:
+        """Steps in time: of several devices, which step together, those of one."""
+        return self.repetitions // len(self.members)
+
     def step_samples_ns(self) -> tuple[int, ...]:
         """How long each kept repetition took, device by device."""
         return tuple(end - start for m in self.members for start, end in m.kept.windows)
@@ -105,15 +110,12 @@ def _entries(members: Sequence[Member], repetitions: int, step_ns: int) -> dict[
     keys = sorted({key for m in members for key in m.keys})
     place = {key: i for i, key in enumerate(keys)}
     sums = {name: np.zeros(len(keys), np.int64) for name in ("owned_ns", "spent_ns", "runs", "bound_ns", "known_ns")}
-    squares, offset = np.zeros(len(keys)), 0
     for m in members:
         at = np.array([place[key] for key in m.keys])
         for name, column in sums.items():
             np.add.at(column, at, getattr(m, name))
-        np.add.at(squares, at, (m.by_repetition.astype(float) ** 2).sum(axis=1))
-        offset += len(m.kept.windows)
     owned = shared_out(sums["owned_ns"].tolist(), repetitions, step_ns)
-    scatter = _standard_error(sums["owned_ns"], squares, repetitions)
+    scatter = _standard_error(members, place)
     return {
         key: Entry(owned[i], float(sums["spent_ns"][i]) / repetitions, float(sums["runs"][i]) / repetitions,
                    round(int(sums["bound_ns"][i]) / repetitions), round(int(sums["known_ns"][i]) / repetitions),
@@ -122,12 +124,21 @@ def _entries(members: Sequence[Member], repetitions: int, step_ns: int) -> dict[
     }
 
 
-def _standard_error(total: np.ndarray, squares: np.ndarray, n: int) -> np.ndarray | None:
-    """Of the mean, from the sum and the sum of squares of n values."""
-    if n < 2:
+def _standard_error(members: Sequence[Member], place: Mapping[Key, int]) -> np.ndarray | None:
+    """Of the mean of each key. Devices step together: their mean in a step is one value, and ranks are no repetitions.
+    Where devices have different numbers of steps, they are taken to move together altogether, which is the most that it
+    can be."""
+    tables = [np.zeros((len(place), len(m.kept.windows))) for m in members]
+    for m, table in zip(members, tables, strict=True):
+        table[[place[key] for key in m.keys]] = m.by_repetition
+    counts = {table.shape[1] for table in tables}
+    if max(counts) < 2:
         return None
-    variance = np.maximum(squares - total.astype(float) ** 2 / n, 0.0) / (n - 1)
-    out: np.ndarray = np.sqrt(variance / n)
+    if len(counts) == 1:
+        tables = [np.mean(tables, axis=0)]
+    whole = sum(table.shape[1] for table in tables if table.shape[1] > 1)
+    parts = [table.std(axis=1, ddof=1) * table.shape[1] ** 0.5 / whole for table in tables if table.shape[1] > 1]
+    out: np.ndarray = np.sum(parts, axis=0)
     return out
 
 
