@@ -78,6 +78,24 @@ def test_the_parent_is_the_nearest_loop_around() -> None:
     assert [(loop.depth, loop.parent, loop.inner) for loop in found] == [(1, None, (1,)), (2, 0, (2,)), (3, 1, ())]
 
 
+def test_an_inner_loop_may_stand_before_the_outer_one() -> None:
+    inner, outer = loops("""
+        BRA .L_0
+        .L_1:
+        FFMA R0, R0, R1, R2
+        @P0 BRA .L_1
+        BRA .L_2
+        .L_0:
+        FADD R0, R0, R1
+        BRA .L_1
+        .L_2:
+        @P1 BRA .L_0
+        EXIT
+    """)
+    assert (inner.depth, inner.parent, outer.inner) == (2, 1, (0,))
+    assert opcodes(outer) == ["BRA", "FADD", "BRA", "BRA"]
+
+
 def test_what_stands_behind_a_condition_is_sometimes() -> None:
     (loop,) = loops("""
         .L_0:
@@ -282,6 +300,5 @@ def test_every_branch_back_is_a_loop_or_said_not_to_be_one(steps: list[tuple[str
     assert {one.instructions[flow.blocks[to].first].address for to in headers} == {loop.start for loop in found.loops}
     for loop in found.loops:
         if loop.parent is not None:
-            around = found.loops[loop.parent]
-            assert around.start <= loop.start
-            assert loop.depth == around.depth + 1
+            assert loop.depth == found.loops[loop.parent].depth + 1
+            assert loop in [found.loops[i] for i in found.loops[loop.parent].inner]

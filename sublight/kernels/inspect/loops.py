@@ -30,7 +30,7 @@ WORKS = {"HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "HGMMA", "QGMMA", "IGMMA", "UTC
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop, outer ones first, in order of address."""
+    """A loop of a function."""
 
     label: str | None                   # ".L_x_2": where it begins; None: the listing has no label there
     start: int                          # address of its first instruction
@@ -50,7 +50,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Loops of a function, and what was not understood."""
+    """Loops of a function in order of address, and what was not understood."""
 
     loops: tuple[Loop, ...]
     irreducible: tuple[int, ...]        # addresses of branches back into the middle of something: no natural loop
@@ -60,29 +60,43 @@ class Loops:
 def loops_in(function: Function) -> Loops:
     """Natural loops of a function's instructions, its subroutines' included."""
     flow = flow_of(function)
-    nearest = dominators(flow)
+    nearest, before = dominators(flow), predecessors(flow)
     latches, irreducible = _latches(flow, nearest)
-    before = predecessors(flow)
     bodies = {header: _body(before, header, from_) for header, from_ in sorted(latches.items())}
-    headers = list(bodies)
-    parents = [_parent(header, headers, bodies) for header in headers]
-    waits = [_is_wait(_code(function, flow, bodies[header])) for header in headers]
+    every, parents = list(bodies.values()), _parents(bodies)
+    waits = [_is_wait(_code(function, flow, body)) for body in every]
+    inside: dict[int, tuple[int, ...]] = {}
+    for at, parent in enumerate(parents):
+        if parent is not None:
+            inside[parent] = (*inside.get(parent, ()), at)
+    labels = {address: name for name, address in reversed(function.labels)}
     loops = []
-    for at, header in enumerate(headers):
-        inner = tuple(i for i, parent in enumerate(parents) if parent == at)
-        working = [bodies[headers[i]] for i in inner if not waits[i]]
-        own = sorted(bodies[header] - frozenset().union(*working))
-        always = [b for b in own if all(dominates(b, latch, nearest) for latch in latches[header])]
+    for at, (header, body) in enumerate(bodies.items()):
+        inner = inside.get(at, ())
+        own = body.difference(*(every[i] for i in inner if not waits[i]))
+        always = own.intersection(*(_passed(latch, header, nearest) for latch in latches[header]))
+        start = function.instructions[flow.blocks[header].first].address
         loops.append(Loop(
-            label=_label(function, function.instructions[flow.blocks[header].first].address),
-            start=function.instructions[flow.blocks[header].first].address,
-            end=max(function.instructions[flow.blocks[latch].end - 1].address for latch in latches[header]),
+            label=labels.get(start), start=start, end=max(_last(function, flow, latch) for latch in latches[header]),
             depth=_depth(at, parents), parent=parents[at], inner=inner, wait=waits[at],
             always=_code(function, flow, always),
-            sometimes=tuple(_code(function, flow, [b]) for b in own if b not in always),
+            sometimes=tuple(_code(function, flow, [b]) for b in sorted(own - always)),
         ))
-    addresses = tuple(function.instructions[flow.blocks[b].end - 1].address for b in irreducible)
-    return Loops(tuple(loops), addresses, flow.unknown)
+    return Loops(tuple(loops), tuple(_last(function, flow, b) for b in irreducible), flow.unknown)
+
+
+def _last(function: Function, flow: Flow, block: int) -> int:
+    """Address of a block's last instruction."""
+    return function.instructions[flow.blocks[block].end - 1].address
+
+
+def _passed(latch: int, header: int, nearest: dict[int, int]) -> set[int]:
+    """Blocks that every path from the header to a branch back passes."""
+    passed = {latch}
+    while latch != header:
+        latch = nearest[latch]
+        passed.add(latch)
+    return passed
 
 
 def _latches(flow: Flow, nearest: dict[int, int]) -> tuple[dict[int, list[int]], list[int]]:
@@ -92,9 +106,11 @@ def _latches(flow: Flow, nearest: dict[int, int]) -> tuple[dict[int, list[int]],
     irreducible = []
     for block in sorted(nearest):
         for following in flow.blocks[block].successors:
+            if rank[following] > rank[block]:
+                continue
             if dominates(following, block, nearest):
                 latches.setdefault(following, []).append(block)
-            elif rank[following] <= rank[block]:
+            else:
                 irreducible.append(block)
     return latches, irreducible
 
@@ -109,10 +125,15 @@ def _body(before: tuple[tuple[int, ...], ...], header: int, latches: list[int]) 
     return frozenset(body)
 
 
-def _parent(header: int, headers: list[int], bodies: dict[int, frozenset[int]]) -> int | None:
-    """The smallest loop around this one."""
-    around = [h for h in headers if h != header and header in bodies[h]]
-    return headers.index(min(around, key=lambda h: len(bodies[h]))) if around else None
+def _parents(bodies: dict[int, frozenset[int]]) -> list[int | None]:
+    """Of each loop, the smallest one around it. bodies: by header."""
+    headers = list(bodies)
+    around: dict[int, int] = {}                          # of each block, the smallest loop so far
+    parents: list[int | None] = [None] * len(headers)
+    for at in sorted(range(len(headers)), key=lambda at: -len(bodies[headers[at]])):
+        parents[at] = around.get(headers[at])
+        around.update(dict.fromkeys(bodies[headers[at]], at))
+    return parents
 
 
 def _depth(at: int, parents: list[int | None]) -> int:
@@ -130,6 +151,3 @@ def _is_wait(code: tuple[Instruction, ...]) -> bool:
     return (len(code) <= WAIT_AT_MOST and any(WAITS.match(one.opcode) for one in code)
             and not any(one.name in WORKS for one in code))
 
-
-def _label(function: Function, address: int) -> str | None:
-    return next((name for name, at in function.labels if at == address), None)

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 
 from sublight.kernels.inspect.code import Function, Instruction
-from sublight.kernels.inspect.flow import Flow, flow_of, predecessors
+from sublight.kernels.inspect.flow import flow_of, predecessors, reverse_postorder
 from sublight.kernels.inspect.pipes import deserved, pipe_of, plain
 
 FORMATS = {"F16": "fp16", "BF16": "bf16", "TF32": "tf32", "F64": "fp64", "S8": "int8", "U8": "int8", "S4": "int4",
@@ -59,7 +59,7 @@ def tensor_kinds(function: Function) -> dict[int, TensorKind]:
     found = [(at, one) for at, one in enumerate(function.instructions) if pipe_of(one.name) == "tensor"]
     if not any(one.name.startswith("UTC") for _, one in found):
         return {one.address: of_opcode(one.opcode) for _, one in found}
-    constants = _Constants(function, flow_of(function))
+    constants = _Constants(function)
     return {one.address: _of_descriptor(one, constants.operand(at, one)) if one.name.startswith("UTC")
             else of_opcode(one.opcode) for at, one in found}
 
@@ -121,13 +121,17 @@ PREDICATES = re.compile(r"^!?U?P(T|\d)$")
 WIDTHS = {"64": 2, "WIDE": 2, "128": 4, "256": 8}
 
 
+UNSET = object()                         # on no path so far
+
+
 class _Constants:
     """Constants in uniform registers: what every path to an instruction has set one to."""
 
-    def __init__(self, function: Function, flow: Flow) -> None:
-        self.code, self.blocks, self.before = function.instructions, flow.blocks, predecessors(flow)
-        self.entries = flow.entries
-        self.block_of = {at: b for b, block in enumerate(flow.blocks) for at in range(block.first, block.end)}
+    def __init__(self, function: Function) -> None:
+        self.code, self.flow = function.instructions, flow_of(function)
+        self.before, self.order = predecessors(self.flow), reverse_postorder(self.flow)
+        self.block_of = {at: b for b, block in enumerate(self.flow.blocks) for at in range(block.first, block.end)}
+        self.known: dict[int, tuple[dict[int, list[int]], dict[int, object]]] = {}
 
     def operand(self, at: int, one: Instruction) -> int | None:
         registers = [int(found[1]) for operand in one.operands if (found := DESCRIPTOR.match(operand))]
@@ -135,22 +139,32 @@ class _Constants:
 
     def value(self, at: int, register: int) -> int | None:
         """The one constant that the register holds before instruction `at`, whichever path came there."""
-        values: set[int | None] = set()
-        seen: set[int] = set()
-        todo = [(self.block_of[at], at)]
-        while todo:
-            block, end = todo.pop()
-            set_by = next((i for i in range(end - 1, self.blocks[block].first - 1, -1)
-                           if _writes(self.code[i], register)), None)
-            if set_by is not None:
-                values.add(_constant(self.code[set_by]))
-                continue
-            if block in self.entries:
-                values.add(None)                         # an entry: whatever the caller left
-            fresh = [b for b in self.before[block] if b not in seen]
-            seen.update(fresh)
-            todo += [(b, self.blocks[b].end) for b in fresh]
-        return values.pop() if len(values) == 1 else None
+        if register not in self.known:
+            set_by: dict[int, list[int]] = {}
+            for i, one in enumerate(self.code):
+                if _writes(one, register):
+                    set_by.setdefault(self.block_of[i], []).append(i)
+            self.known[register] = set_by, self._starts(set_by)
+        set_by, starts = self.known[register]
+        earlier = [i for i in set_by.get(self.block_of[at], ()) if i < at]
+        value = _constant(self.code[earlier[-1]]) if earlier else starts.get(self.block_of[at])
+        return value if isinstance(value, int) else None
+
+    def _starts(self, set_by: dict[int, list[int]]) -> dict[int, object]:
+        """What the register holds where each block starts: a constant, None (several, or not known) or UNSET."""
+        ends = {block: _constant(self.code[at[-1]]) for block, at in set_by.items()}
+        starts: dict[int, object] = dict.fromkeys(self.order, UNSET)
+        changed = True
+        while changed:
+            changed = False
+            for block in self.order:
+                values = {ends[b] if b in ends else starts.get(b, UNSET) for b in self.before[block]} - {UNSET}
+                if block in self.flow.entries:
+                    values.add(None)                     # whatever the caller left
+                new = values.pop() if len(values) == 1 else None if values else UNSET
+                changed = changed or new != starts[block]
+                starts[block] = new
+        return starts
 
 
 def _writes(one: Instruction, register: int) -> bool:
