@@ -2,7 +2,7 @@
 
     x = Σ aᵢ·bᵢ, aᵢ and bᵢ with their scales;  S = Σ |aᵢ·bᵢ|;  u = 2⁻²⁴, of fp32
 
-    bf16, fp16   products are exact in fp32, n = k additions:     min(γₙ, max(8·√n, n/8)·u)·S  (rounding.sum_error)
+    bf16, fp16   products are exact in fp32, n = k additions:     min(γₙ, max(8·√n, n/4)·u)·S  (rounding.sum_error)
     int8         sums are exact in int32; the conversion and two scales: 3 roundings, γ₃·|x|
     fp8          as bf16, with 2 roundings for scales, and what tensor cores drop (below)
     fp8_block    as fp8, with 3 roundings more for each 128 of k: two scales and an addition

@@ -83,17 +83,18 @@ def sum_error(terms: int, magnitude: Tensor, form: str = "fp32") -> Tensor:
     """Bound of Σ xᵢ of `terms` terms added in any order in a format; magnitude is Σ|xᵢ|.
 
     Whatever the order, at most γₙ·Σ|xᵢ|, γₙ = n·u/(1 − n·u) (Higham, equation 3.5), and where the roundings are as
-    good as random, λ·√n·u·Σ|xᵢ| (Higham and Mary). Tensor cores add 16 or more products at a time and truncate (Fasi
-    et al., PeerJ Computer Science 7 (2021) e330): n/16 errors of 2·u with one sign. So the bound is
+    good as random, λ·√n·u·Σ|xᵢ| (Higham and Mary). Tensor cores add 8 products at a time (A100; later ones more) to
+    the sum and truncate (Fasi et al., PeerJ Computer Science 7 (2021) e330): n/8 errors of 2·u with one sign. So the
+    bound is
 
-        min(γₙ, max(λ·√n, n/8)·u) · Σ|xᵢ|
+        min(γₙ, max(λ·√n, n/4)·u) · Σ|xᵢ|
 
     A product of two 16-bit or 8-bit numbers is exact in fp32 and costs nothing; terms that are rounded themselves count
     once more.
     """
     u = unit_roundoff(form)
     surely = terms * u / (1 - terms * u) if terms * u < 1 else math.inf
-    return min(surely, max(DEVIATIONS * math.sqrt(terms), terms / 8) * u) * magnitude
+    return min(surely, max(DEVIATIONS * math.sqrt(terms), terms / 4) * u) * magnitude
 
 
 def random_error(deviation: Tensor) -> Tensor:

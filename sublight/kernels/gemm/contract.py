@@ -1,6 +1,6 @@
 """This file knows about what a matrix product must return: out[m, n] = a[m, k] · b[n, k]ᵀ, scaled.
 
-Bound (derivation in `products`): error of n additions in fp32, min(γₙ, max(8·√n, n/8)·2⁻²⁴)·Σ|aᵢbᵢ|, for fp8 what
+Bound (derivation in `products`): error of n additions in fp32, min(γₙ, max(8·√n, n/4)·2⁻²⁴)·Σ|aᵢbᵢ|, for fp8 what
 tensor cores drop within 128 of k, and half a unit in the last place of the output. A sum in bf16 lies far outside from
 k = 32 on; so does an output that is truncated rather than rounded.
 """
