@@ -140,7 +140,7 @@ def _of_model(options: argparse.Namespace) -> Iterator[tuple[str, Op | None, flo
 
 
 def _of_workloads(options: argparse.Namespace, contract: Contract) -> tuple[Weighed, ...]:
-    from sublight.kernels.arena.exchange import read_definition, read_workloads, shape_of_workload
+    from sublight.kernels.arena.definitions import read_definition, read_workloads, shape_of_workload
 
     if not options.definition:
         raise InputError("--from-workloads: expected --definition FILE.json, which says what their axes mean")

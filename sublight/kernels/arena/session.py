@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sublight.device import Limits
@@ -63,6 +64,7 @@ class Run:
     rates: Mapping[str, tuple[float, float]]           # the ceilings: best, and how far the median lies below it
     note: str | None
     environment: Mapping[str, str]
+    made: str = ""                       # when, in UTC
     known: bool = False
 
     def standings(self) -> tuple[Standing, ...]:
@@ -148,7 +150,7 @@ def kept(measured: Measured, keys: Mapping[Entry, Mapping[str, str]], about: Map
     rates = {name: (found.best(name), found.spread(name)) for name in found.samples} if found else {}
     return Run(measured.contract.name, fields_of(measured.shape), measured.cache, measured.threads, lanes,
                measured.working_set, lowest.seconds if lowest else None, lowest.limiter if lowest else None, rates,
-               measured.note, about)
+               measured.note, about, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def _errors(errors: Any) -> Mapping[str, Any]:
@@ -180,7 +182,8 @@ def run_of(row: Mapping[str, Any]) -> Run:
                           k["tolerance_ns"], tuple(k["errors"])) for k in row["kernels"])
     rates = {name: (rate[0], rate[1]) for name, rate in row["rates"].items()}
     return Run(row["op"], row["shape"], row["cache"], row["threads"], kernels, row["working_set"],
-               row["bound_seconds"], row["limiter"], rates, row["note"], row["environment"])
+               row["bound_seconds"], row["limiter"], rates, row["note"], row["environment"],
+               row["made"])
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:
