@@ -16,7 +16,7 @@ EXIT_USAGE = 2
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line. Building it imports no numpy and no rich."""
-    from sublight.cli import calibrate, comm, demo, diff, doctor, explain, plan, predict, record, sweep
+    from sublight.cli import calibrate, comm, demo, diff, doctor, explain, kernel, plan, predict, record, sweep
 
     top = argparse.ArgumentParser(
         prog="sublight", description="Where a large language model's run spends its time, and why.",
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"sublight {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (explain, diff, predict, plan, sweep, record, doctor, comm, calibrate, demo):
+    for command in (explain, diff, predict, plan, sweep, record, doctor, kernel, comm, calibrate, demo):
         command.add(commands)
     return top
 

@@ -7,8 +7,9 @@ from typing import Any
 
 def add(commands: Any) -> None:
     """Declare the command and those below it."""
+    from sublight.cli.kernel import bench, check, choose, compare, gate, inspect
+
     top = commands.add_parser("kernel", help="kernels: check, time and choose them; inspect compiled code without a GPU")
     below = top.add_subparsers(dest="kernel_command", metavar="COMMAND", required=True)
-    parts: tuple[Any, ...] = ()
-    for command in parts:
+    for command in (check, bench, choose, inspect, gate, compare):
         command.add(below)
