@@ -52,6 +52,12 @@ def test_the_code_is_believed_before_the_user() -> None:
     assert figures(unit, unit.functions[0]).occupancy is None
 
 
+def test_code_without_shared_memory_has_no_dynamic_one() -> None:
+    unit, = found(cubins.BEFORE, instructions=False).units
+    assert {function.name: figures(unit, function).dynamic_shared for function in unit.functions} == {
+        "running_sums": 0, "tile_product": None}
+
+
 @pytest.mark.parametrize("said", [
     "", "[]", "{", '{"num_warps": 4}', '{"num_warps": true, "shared": -1}', "[" * 100_000])
 def test_metadata_that_says_nothing_sound_is_not_believed(said: str, tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def test_what_is_unknown_does_not_pass(rule: Rule) -> None:
     assert (failure.got, failure.why, failure.unknown) == ("unknown", "needs nvdisasm", True)
 
 
+def test_spills_outside_loops_and_in_waits_are_not_in_loops() -> None:
+    wait = replace(LOOP, hot=False, spill_loads=9, binds=None, tensor_limit=None)
+    assert checked([of(spill_loads=9, loops=(LOOP, wait))], [Rule(max_spills=0, min_tensor_limit=1.0)]) == ()
+
+
 def test_rules_are_for_the_kernels_that_they_name() -> None:
     other = replace(SPILLING, name="_Z4attnv")
     assert checked([GOOD, other], [Rule("attn*", max_stack=0)], ["matmul", "attn"])[0].kernel == "_Z4attnv"

@@ -32,6 +32,11 @@ def test_one_hundred_and_sixty_eight_registers_on_hopper() -> None:
     assert Cliff("registers", 1, 2) in fit.cliffs
 
 
+def test_a_warp_has_its_registers_in_one_quarter_of_the_sm() -> None:
+    # 192 x 32 = 6144 registers a warp: ten would fit 65536, but only two fit a quarter of 16384: 8 warps, 4 blocks of 2
+    assert occupancy("sm_90", kernel(192), warps=2).blocks == 4
+
+
 def test_shared_memory_and_the_systems_kilobyte() -> None:
     # 227 KiB and the system's 1 KiB fill an SM of sm_90; a byte more cannot be launched
     assert occupancy("sm_90", kernel(), warps=4, dynamic_shared=227 * 1024).blocks == 1

@@ -132,8 +132,6 @@ def _by_registers(limits: Limits, registers: int, warps: int) -> int:
     if registers > common("registers_per_thread"):
         return 0
     per_warp = -(-registers * common("threads_per_warp") // unit) * unit
-    if per_warp * -(-warps // quarters) * quarters > limits.registers:    # the hardware's check when it launches
-        return 0
     return limits.registers // quarters // per_warp * quarters // warps
 
 
