@@ -111,11 +111,11 @@ def nvcc(source: str, folder: Path, *options: str) -> None:
     subprocess.run(["nvcc", "-O3", *options, str(folder / "source.cu")], check=True, capture_output=True, cwd=folder)
 
 
-def cuobjdump(*options: str | Path, cwd: Path | None = None) -> str:
+def cuobjdump(*options: str | Path, cwd: Path | None = None, check: bool = True) -> str:
     """What it prints; the test skips where there is none."""
     if not tools.places("cuobjdump"):
         pytest.skip("needs cuobjdump: triton brings one")
-    done = subprocess.run([tools.find("cuobjdump"), *options], capture_output=True, text=True, check=True, cwd=cwd)
+    done = subprocess.run([tools.find("cuobjdump"), *options], capture_output=True, text=True, check=check, cwd=cwd)
     return done.stdout
 
 
@@ -133,7 +133,7 @@ def _bank(rest: str) -> int:
 
 def arch(path: Path) -> str:
     """As cuobjdump -elf tells it: the newest format, or the old one."""
-    found = re.search(r"\bsm=(\d+[af]?)", cuobjdump("-elf", path))
+    found = re.search(r"\bsm=(\d+[af]?)", cuobjdump("-elf", path, check=False))     # fails later on, in 13.5's line tables
     assert found, f"cuobjdump tells no architecture of {path.name}"
     return f"sm_{found[1]}"
 

@@ -144,7 +144,7 @@ def test_ten_thousand_kernels_have_the_occupancy_of_nvidias_header(tmp_path: Pat
     for (limits, registers, shared, dynamic, barriers, warps), line in zip(cases, told, strict=True):
         error, blocks, factors, most = map(int, line.split())
         fit = occupancy(limits.capability, kernel(registers, shared, barriers), warps=warps, dynamic_shared=dynamic)
-        case = f"{limits.capability}, {registers} registers, {shared}+{dynamic} bytes, {barriers} barriers, {warps} warps"
+        case = f"{limits.capability}, {registers} registers, {shared}+{dynamic} bytes, {barriers} barriers, {warps}"
         assert (error, limits.blocks, fit.blocks) == (0, most, blocks), case
         if "barriers" not in fit.limiters:           # the header leaves the others' bits set when barriers allow fewer
             assert sum(BITS[name] for name in fit.limiters) == factors, case
