@@ -288,7 +288,7 @@ template <class Element> struct Attention {
                 for (int64_t j = 0; j < s.padded(); j++)
                     row[size_t(j)] += parts[i].out[size_t(h * s.padded() + j)] * weight;
             }
-            const float share = lengths[b] > 0 ? 1.0f / total : 0.0f;
+            const float share = lengths[b] == 0 ? 0.0f : top == -INFINITY ? NAN : 1.0f / total;
             Element *to = out + (b * s.heads + h) * s.dim;
             for (int64_t step = 0; step < s.steps; step++) {
                 const Pair x = {load(&row[size_t(step * pair)]) * share, load(&row[size_t(step * pair + lanes)]) * share};

@@ -8,6 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 12
 #error "sublight needs g++ 12 or newer, or clang++ 11 or newer"
@@ -66,7 +69,7 @@ SUBLIGHT_INLINE Pair load_pair(const float *from) { return {load(from), load(fro
 SUBLIGHT_INLINE Words rounded(Floats x) {
     const Words u = words(x);
     const Words nearest = u + 0x7fffu + ((u >> 16) & 1u);
-    return x != x ? (u | 0x00400000u) : nearest;
+    return x != x ? Words{} + 0x7fc00000u : nearest;
 }
 
 SUBLIGHT_INLINE Words as_bf16(Pair x) { return (rounded(x.first) >> 16) | (rounded(x.second) & 0xffff0000u); }
@@ -122,7 +125,16 @@ SUBLIGHT_INLINE float sum(Floats x) {
     return parts[0];
 }
 
-SUBLIGHT_INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }      // of a NaN in a: b
+// a > b ? a : b, so b where either is a NaN: one instruction, which compilers do not find by themselves.
+SUBLIGHT_INLINE Floats larger(Floats a, Floats b) {
+#if SUBLIGHT_LANES == 16 && defined(__AVX512F__)
+    return Floats(_mm512_max_ps(__m512(a), __m512(b)));
+#elif SUBLIGHT_LANES == 8 && defined(__AVX2__)
+    return Floats(_mm256_max_ps(__m256(a), __m256(b)));
+#else
+    return a > b ? a : b;
+#endif
+}
 
 SUBLIGHT_INLINE float largest(Floats x) {
     float parts[lanes];
@@ -160,11 +172,10 @@ SUBLIGHT_INLINE Eight sums_of_eight(const Floats *x) {
 }
 
 // exp(x) for x <= 0: 2^n · p(r) with r = x - n·ln 2 in two parts (Cody and Waite), |r| <= ln 2 / 2, p of degree 6 by
-// Taylor: truncated below 2e-8 relative. Below the smallest normal number it is 0 (`subnormal`: the right subnormal one,
-// for what is multiplied by something large); a NaN stays.
-template <bool subnormal = false> SUBLIGHT_INLINE Floats exp_below_zero(Floats x) {
-    const Floats floor = all(subnormal ? -104.0f : -87.3f);
-    const Floats clamped = x < floor ? floor : x;
+// Taylor: truncated below 2e-8 relative. Below exp(-87.3) = 1.2e-38 it stays there, next to the smallest normal number:
+// beside a 1 in a sum that is nothing. A NaN stays.
+SUBLIGHT_INLINE Floats exp_below_zero(Floats x) {
+    const Floats clamped = larger(all(-87.3f), x);
     const Floats shifted = clamped * 1.44269504f + 12582912.0f;      // 1.5 · 2^23: the integer n is in the low bits
     const Floats n = shifted - 12582912.0f;
     const Floats r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
@@ -174,13 +185,8 @@ template <bool subnormal = false> SUBLIGHT_INLINE Floats exp_below_zero(Floats x
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    if (subnormal) {                                                 // 2^n in two factors: 2^-150 has no exponent field
-        const Words raised = (words(shifted) - 0x4b400000u + 64u) << 23;     // n + 64, as an exponent still unbiased
-        p = floats(words(p) + raised) * 5.42101086e-20f;                     // 2^-64
-    } else {
-        p = floats(words(p) + (words(shifted) << 23));
-    }
-    return x != x ? x : (x < floor ? Floats{} : p);
+    p = floats(words(p) + (words(shifted) << 23));
+    return x != x ? x : p;                                           // its low bits could make p a number
 }
 
 template <class Value> SUBLIGHT_INLINE Value at_most(Value a, Value b) { return a < b ? a : b; }
