@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from planted import Wrong, field_passes, is_caught, prepared  # noqa: E402
+from planted import Wrong, is_caught, prepared  # noqa: E402
 from wrong_products import SOUND_FORMS, WRONG  # noqa: E402
 
 from sublight.kernels.contract import Case  # noqa: E402
@@ -242,7 +242,7 @@ def test_inductor_keeps_the_contract(kernel: Kernel) -> None:
 
 def passes_the_field(wrong: Wrong) -> bool:
     """Whether it passes 1e-2 for 99 % on every case of ordinary values."""
-    return all(field_passes(made.kept, made.case, made.given, made.computed(wrong.compute), made.exact)
+    return all(passes(made.kept, made.case, made.given, made.computed(wrong.compute), exact=made.exact)
                for made in prepared(wrong.op) if made.case.values == "normal")
 
 

@@ -51,6 +51,13 @@ def test_sums_of_14_bits_that_are_promoted_keep_the_contract(k: int, values: str
     assert verdict.errors[0].share_of_bound < 0.5
 
 
+@pytest.mark.heavy
+def test_without_promotion_errors_grow_and_still_pass() -> None:
+    with_it, without = judged(8192, "normal"), judged(8192, "normal", promote=False)
+    assert without.ok
+    assert without.errors[0].share_of_honest > 1.15 * with_it.errors[0].share_of_honest
+
+
 def test_constants_are_exact_even_there() -> None:
     assert judged(512, "constant").errors == judged(512, "constant", bits=52).errors
 
