@@ -133,7 +133,7 @@ def _bank(rest: str) -> int:
 
 def arch(path: Path) -> str:
     """As cuobjdump -elf tells it: the newest format, or the old one."""
-    found = re.search(r"\bsm=(\d+[af]?)", cuobjdump("-elf", path, check=False))     # fails later on, in 13.5's line tables
+    found = re.search(r"\bsm=(\d+[af]?)", cuobjdump("-elf", path, check=False))     # fails in 13.5's line tables
     assert found, f"cuobjdump tells no architecture of {path.name}"
     return f"sm_{found[1]}"
 
