@@ -177,6 +177,15 @@ def test_tensor_work_of_warps_behind_a_condition_counts_with_the_whole_body() ->
     assert any("the whole body counts" in note for note in verdict.notes)
 
 
+def test_a_peak_that_the_instructions_cannot_have_is_noted() -> None:
+    hmma = "HMMA.16816.F32.BF16 R4, R8, R12, R4"
+    assert loop(hmma, arch="sm_90").notes == ("HMMA for bf16 on sm_90: HGMMA is what the format deserves",)
+    assert loop(hmma, arch="sm_120").notes == (
+        "GeForce boards of sm_120 accumulate in fp32 at half this tensor rate",)
+    assert loop(hmma, arch="sm_80").notes == ()
+    assert loop("IMMA.16832.S8.S8 R4, R8, R12, R4", arch="sm_120").notes == ()
+
+
 def test_a_loop_that_only_moves_data_says_that_memory_may_bind() -> None:
     verdict = loop("LDG.E.128 R4, desc[UR4][R2.64]\nSTG.E.128 desc[UR4][R2.64], R4")
     assert verdict.tensor_limit is None

@@ -37,6 +37,7 @@ MATRIX_BYTES = 128                                        # 8x8 of two bytes: LD
 SIXTEEN = 2                                               # results a lane of HFMA2 and its like
 SMALL = ("U8", "S8", "U16", "S16", "B1", "B2", "B3")      # conversions of small integers run faster than xu's rate
 LSU = ("shared", "global", "local", "shuffle")
+HALVED = ("sm_86", "sm_89", "sm_120")                     # NVIDIA's whitepapers of GA102, Ada and RTX Blackwell
 BEHIND = "tensor-core instructions stand behind a condition"
 UNRATED = ("convert", "compare", "bits", "tma", "tmem", OTHER)
 
@@ -134,7 +135,7 @@ def _verdict(function: Function, loop: Loop, has_inner: bool, kinds: dict[int, T
         lines=_lines(loop.own), instructions=len(loop.always), sometimes=len(loop.own) - len(loop.always),
         warps=warps, warps_from=warps_from, mix=mix, clocks=order, binds=order[0][0] if known else None,
         tensor_limit=clocks["tensor"] / order[0][1] if known and has_tensor else None, refused=refused,
-        notes=(*how, *_notes_of_loop(loop, mix, has_inner, has_tensor), *notes),
+        notes=(*how, *_notes_of_loop(loop, mix, has_inner, has_tensor), *_notes_of_tensor(mix, function.arch), *notes),
     )
 
 
@@ -232,6 +233,14 @@ def _notes_of_loop(loop: Loop, mix: Mix, has_inner: bool, has_tensor: bool) -> t
     notes += [f"calls {name}, which is not counted" for name in called]
     if not loop.wait and not has_tensor and any(row.kind in ("load", "store") for row in mix.loads):
         notes.append("reads or writes global memory: that may bind long before any of these")
+    return tuple(notes)
+
+
+def _notes_of_tensor(mix: Mix, arch: str) -> tuple[str, ...]:
+    """What makes the peak of this loop's tensor-core instructions less than the rate that it is held against."""
+    notes = list(dict.fromkeys(use.deserves for use in mix.tensor if use.deserves))
+    if plain(arch) in HALVED and any(use.kind.a not in ("int8", "fp64") for use in mix.tensor):
+        notes.append(f"GeForce boards of {plain(arch)} accumulate in fp32 at half this tensor rate")
     return tuple(notes)
 
 

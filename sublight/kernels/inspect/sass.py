@@ -22,9 +22,10 @@ OTHER = re.compile(r"^\s*\.section\s")
 HEADER = re.compile(r"^\s*Function : (\S+)")                      # cuobjdump
 LABEL = re.compile(r"^\s*\"?([.$\w][^\s:]*?)\"?:\s*$")
 LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')         # the innermost; "inlined at" follows it
-CODE = re.compile(r"^\s*/\*([0-9a-fA-F]+)\*/\s*(.*?)\s*;?\s*(?:/\*.*\*/)?\s*$")
+CODE = re.compile(r"^\s*/\*([0-9a-fA-F]+)\*/\s*([^;]*)")         # its encoding, in a comment, comes after the semicolon
 GUARD = re.compile(r"^(@!?U?PT?\d*)\s+")
 TARGETS = re.compile(r'\(\*"BRANCH_TARGETS[^"]*"\*\)')            # of an indirect branch, from nvdisasm's dataflow
+BRACES = "{} \t"                        # they pair instructions on old architectures
 
 
 class Listing(NamedTuple):
@@ -75,7 +76,7 @@ def _listing(name: str, lines: list[str]) -> Listing:
             source = (re.split(r"[/\\]", found[1])[-1], int(found[2]))
         elif (found := LABEL.match(line)) and found[1] not in (name, f".text.{name}"):
             waiting.append(found[1])
-        elif (found := CODE.match(line)) and found[2]:      # not of encodings alone, which begin with a space
+        elif (found := CODE.match(line)) and found[2].strip(BRACES):
             instruction = _instruction(int(found[1], 16), found[2], source)
             labels += [(label, instruction.address) for label in waiting]
             waiting = []
@@ -86,14 +87,14 @@ def _listing(name: str, lines: list[str]) -> Listing:
 
 
 def _instruction(address: int, text: str, source: tuple[str, int] | None) -> Instruction:
-    text = text.strip("{} \t")                                    # braces pair instructions on old architectures
+    text = text.strip(BRACES)
     guard = GUARD.match(text)
     if guard:
         text = text[guard.end():]
     told = TARGETS.search(text)
     if told:
         text = text[:told.start()]
-    opcode, _, rest = text.strip().rstrip(";").strip().partition(" ")
+    opcode, _, rest = text.strip().partition(" ")
     operands = tuple(_split(rest)) + ((told[0],) if told else ())
     return Instruction(address, guard[1] if guard else None, opcode, operands, source)
 

@@ -131,6 +131,7 @@ class _Constants:
         self.code, self.flow = function.instructions, flow_of(function)
         self.before, self.order = predecessors(self.flow), reverse_postorder(self.flow)
         self.block_of = {at: b for b, block in enumerate(self.flow.blocks) for at in range(block.first, block.end)}
+        self.writes = [(i, span) for i, one in enumerate(self.code) if (span := _written(one))]
         self.known: dict[int, tuple[dict[int, list[int]], dict[int, object]]] = {}
 
     def operand(self, at: int, one: Instruction) -> int | None:
@@ -141,8 +142,8 @@ class _Constants:
         """The one constant that the register holds before instruction `at`, whichever path came there."""
         if register not in self.known:
             set_by: dict[int, list[int]] = {}
-            for i, one in enumerate(self.code):
-                if _writes(one, register):
+            for i, span in self.writes:
+                if register in span:
                     set_by.setdefault(self.block_of[i], []).append(i)
             self.known[register] = set_by, self._starts(set_by)
         set_by, starts = self.known[register]
@@ -167,13 +168,14 @@ class _Constants:
         return starts
 
 
-def _writes(one: Instruction, register: int) -> bool:
-    operands = [operand for operand in one.operands if not PREDICATES.match(operand)]
-    found = UNIFORM.match(operands[0]) if operands else None
+def _written(one: Instruction) -> range:
+    """Uniform registers that an instruction may set: its first operand that is no predicate, and its neighbours."""
+    first = next((operand for operand in one.operands if not PREDICATES.match(operand)), "")
+    found = UNIFORM.match(first)
     if not found:
-        return False
+        return range(0)
     width = max((WIDTHS.get(part, 1) for part in one.opcode.split(".")[1:]), default=1)
-    return int(found[1]) <= register < int(found[1]) + width
+    return range(int(found[1]), int(found[1]) + width)
 
 
 def _constant(one: Instruction) -> int | None:
