@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sass import function
 
 from sublight.kernels.inspect.binding import LoopVerdict, loops_of
@@ -195,6 +197,24 @@ def test_a_loop_that_only_moves_data_says_that_memory_may_bind() -> None:
 def test_ptx_has_no_verdicts() -> None:
     assert loops_of(Function("f", "sm_90", None), Launch()) == ()
     assert mix_of(Function("f", "sm_90", None)).count == 0
+
+
+WORDS = ("BRA", "@P0 BRA", "CALL.REL.NOINC", "BSSY", "BSYNC", "BRX", "EXIT", "@P1 EXIT", "RET", "UMOV", "UTCHMMA",
+         "HMMA.880", "HGMMA.64x256x16.F32.BF16", "QGMMA", "LDSM.16.M88.9", "LDL", "STL.128", "FFMA", "SYNCS.PHASECHK",
+         "MUFU", "FROB")
+OPERANDS = (".L_0", ".L_7", ".L_99", "0x20", "0xzz", "UR37", "UR36", "idesc[UR37]", "idesc[]", "[R1+", "[R1]", "P0",
+            "B0", '(*"BRANCH_TARGETS .L_1,,.L_44"*)', "R4")
+
+
+@given(st.lists(st.tuples(st.sampled_from(WORDS), st.lists(st.sampled_from(OPERANDS), max_size=4)), max_size=30),
+       st.sampled_from(["sm_90a", "sm_100", "sm_120", "sm_75", "sm_", "gfx942"]))
+def test_no_listing_is_too_strange(lines: list[tuple[str, list[str]]], arch: str) -> None:
+    text = "\n".join(f".L_{at}:\n{word} {', '.join(rest)}" for at, (word, rest) in enumerate(lines))
+    one = function(text, arch=arch)
+    assert mix_of(one).count == len(lines)
+    for verdict in loops_of(one, Launch()):
+        assert verdict.tensor_limit is None or 0 <= verdict.tensor_limit <= 1
+        assert verdict.instructions <= len(lines)
 
 
 # ---- the mix ---------------------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def _written(one: Instruction) -> range:
 
 
 def _constant(one: Instruction) -> int | None:
-    if one.opcode != "UMOV" or one.predicate is not None or not one.operands[-1].startswith("0x"):
+    if one.opcode != "UMOV" or one.predicate is not None or not re.fullmatch("0x[0-9a-f]{1,8}", one.operands[-1]):
         return None
     return int(one.operands[-1], 16)
 
