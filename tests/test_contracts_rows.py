@@ -23,7 +23,7 @@ from kept import (  # noqa: E402
     same_bytes,
     torch_kernels,
 )
-from planted import is_caught, prepared  # noqa: E402
+from planted import is_caught, prepared, truncated  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from sublight.kernels.contract import Case  # noqa: E402
@@ -169,7 +169,7 @@ def test_the_norm_may_be_of_the_rounded_sum(kind: str) -> None:
         y = kept.reference(replace(shape, residual=False), {**without(given, "residual"), "x": z})["out"].float()
         sound = {"out": y.bfloat16(), "summed": summed}
         assert judge(kept, Case(shape), given, sound).ok
-        cut = {**sound, "out": wrong_rows.truncated(y, torch.bfloat16)}
+        cut = {**sound, "out": truncated(y, torch.bfloat16)}
         assert "as a whole" in " ".join(judge(kept, Case(shape), given, cut).wrong)
 
 
@@ -189,7 +189,8 @@ def test_a_row_of_zeros_may_have_any_positive_scale() -> None:
 
 @pytest.mark.parametrize(("op", "shape"), [
     ("norm", Norm(0, 4)), ("norm", Norm(4, 4, "group")), ("norm", Norm(4, 4, quant="fp4")),
-    ("norm", Norm(4, 4, eps=0.0)), ("swiglu", Gate(4, 0)), ("swiglu", Gate(4, 4, "fp8")), ("rope", Rope(1, 1, 1, 64, 1, rotary=63)),
+    ("norm", Norm(4, 4, eps=0.0)), ("swiglu", Gate(4, 0)), ("swiglu", Gate(4, 4, "fp8")),
+    ("rope", Rope(1, 1, 1, 64, 1, rotary=63)),
     ("rope", Rope(17, 1, 1, 64, 1)), ("rope", Rope(1, 1, 1, 64, 1, rotary=128)), ("routing", Route(1, 4, 5)),
     ("routing", Route(1, 4, 0)), ("cross_entropy", Loss(4, 0)), ("cross_entropy", Loss(4, 4, "int8")),
 ])

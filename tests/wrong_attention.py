@@ -192,7 +192,8 @@ def _mean_of_parts(outs: Tensor, sums: Tensor, most: Tensor, form: Any) -> Tenso
 
 
 def _whole_pages(n: int, shape: Any) -> int:
-    return -(-n // shape.page) * shape.page
+    pages = math.ceil(n / int(shape.page))
+    return pages * int(shape.page)
 
 
 DECODE: dict[str, Compute] = {

@@ -278,4 +278,5 @@ CROSS_ENTROPY: dict[str, Compute] = {
 SOUND_FORMS = (Wrong("norm", "sound", norm), Wrong("swiglu", "sound", swiglu), Wrong("rope", "sound", rope),
                Wrong("routing", "sound", routing), Wrong("cross_entropy", "sound", cross_entropy))
 FAMILIES = {"norm": NORM, "swiglu": SWIGLU, "rope": ROPE, "routing": ROUTING, "cross_entropy": CROSS_ENTROPY}
-WRONG = tuple(Wrong(op, name, compute) for op, forms in FAMILIES.items() for name, compute in forms.items())
+WRONG = tuple(Wrong(op, name, compute, name.startswith("scale "))
+              for op, forms in FAMILIES.items() for name, compute in forms.items())
