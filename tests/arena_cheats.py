@@ -5,9 +5,11 @@ CHEATS says how the naive bench (arena_naive.py) is fooled, and what the arena s
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
+import stat
 import sys
 import threading
 import time
@@ -151,7 +153,7 @@ def answers_nan(inputs: Tensors, outputs: Outputs) -> None:
     outputs["positive"].copy_(kept["count"]["positive"])
 
 
-class Lazy(torch.Tensor):
+class Lazy(torch.Tensor):  # type: ignore[misc]
     """Computes what it holds when it is first used."""
 
     @classmethod
@@ -191,7 +193,8 @@ def hunts_objects(inputs: Tensors, outputs: Outputs) -> None:
     found = {name: next((o for o in gc.get_objects() if isinstance(o, dict) and o.get("what") == "expected"), None)
              for name in outputs}
     for name, tensor in outputs.items():
-        tensor.copy_(found[name][name]) if found[name] else tensor.zero_()
+        expected = found[name]
+        tensor.copy_(expected[name]) if expected else tensor.zero_()
 
 
 def hunts_frames(inputs: Tensors, outputs: Outputs) -> None:
@@ -249,9 +252,10 @@ def patches_our_loop(inputs: Tensors, outputs: Outputs) -> None:
 def answers_early(inputs: Tensors, outputs: Outputs) -> None:
     from sublight.kernels.arena import child
 
-    for descriptor in os.listdir("/proc/self/fd"):
-        if os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
-            os.write(int(descriptor), child.REPLY.pack(child.OK, 10))
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.write(descriptor, child.REPLY.pack(child.OK, 10))
     right(inputs, outputs)
 
 

@@ -1,4 +1,4 @@
-"""Kernels of the tiny operator that keep its contract, and some that plainly fail; each runs in a process of its own."""
+"""Kernels of the tiny operator that keep its contract, and some that plainly fail; each runs in its own process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import signal
 import time
 from collections.abc import Mapping, MutableMapping
 from typing import Any
-
-import torch
 
 from sublight.kernels.kernel import Kernel
 

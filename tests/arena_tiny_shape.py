@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """x [rows, width] bf16, weight [width] bf16 (constant); out [rows, width] bf16 = 2·x·weight, positive [rows] int32: how many."""
+    """x [rows, width] bf16, weight [width] bf16 (constant); out [rows, width] bf16 = 2·x·weight, positive [rows] int32:
+    how many of a row are."""
 
     rows: int
     width: int

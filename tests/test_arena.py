@@ -12,7 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from arena_tiny import CONTRACT, Shape  # noqa: E402
+from arena_tiny import CONTRACT  # noqa: E402
+from arena_tiny_shape import Shape  # noqa: E402
 
 from sublight.kernels.arena import outcome  # noqa: E402
 from sublight.kernels.arena.check import Checked, check  # noqa: E402
@@ -80,7 +81,8 @@ def processes() -> set[int]:
         except OSError:
             continue
         parents[int(status.parent.name)] = int(fields[1])
-    found, fresh = set(), {os.getpid()}
+    found: set[int] = set()
+    fresh = {os.getpid()}
     while fresh:
         fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
         found |= fresh
@@ -88,13 +90,13 @@ def processes() -> set[int]:
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    before, memory = processes(), set(os.listdir("/dev/shm"))
+    before, memory = processes(), set(Path("/dev/shm").iterdir())
     with arena() as opened:
         one(opened, "leaves_a_child")
         one(opened, "hangs", timeout=0.3)
         assert len(processes() - before) == 1, "the server alone"
     assert processes() == before
-    assert set(os.listdir("/dev/shm")) == memory
+    assert set(Path("/dev/shm").iterdir()) == memory
 
 
 def test_inputs_differ_from_call_to_call(ring: Arena) -> None:

@@ -57,7 +57,8 @@ def test_a_change_of_any_field_never_hits_an_old_entry(path: tuple[Any, ...], tm
 def test_what_a_result_depends_on_is_in_its_environment() -> None:
     here = environment(device=None, threads=1, cache=HOT, providers=["numpy", "sublight", ""])
     assert {"torch", "triton", "numpy", "device", "driver", "threads", "cache", "python", "system"} <= here.keys()
-    assert differing(here, environment(device=None, threads=2, cache="cold", providers=["numpy"])) == ["cache", "threads"]
+    assert differing(here, environment(device=None, threads=2, cache="cold", providers=["numpy"])) == [
+        "cache", "threads"]
 
 
 @given(cut=st.integers(1, 400))
@@ -81,7 +82,7 @@ def test_a_line_without_an_end_is_dropped_and_said(cut: int, tmp_path_factory: p
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary\nnothing\nhalf a li")
-    with pytest.raises(InputError, match="notes.txt, line 1: expected a result of the arena"):
+    with pytest.raises(InputError, match=r"notes\.txt, line 1: expected a result of the arena"):
         Results(path)
     assert path.read_text() == "dear diary\nnothing\nhalf a li"
 

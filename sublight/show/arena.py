@@ -14,9 +14,7 @@ from sublight.show.predict_rows import Table
 from sublight.show.units import quantity
 
 WIDTH = 110
-LEFT = {"kernel", "shape", "values", "limited by", "against the fastest", "outcome", "output", "chosen", "next", "field",
-        "measured shape"}
-HIDDEN = ("form", "out")                 # what tells shapes apart is said, defaults are not
+LEFT = {"kernel", "shape", "against the fastest", "outcome", "output", "chosen", "next", "field", "measured shape"}
 
 
 def words(shape: Mapping[str, Any]) -> str:
@@ -96,7 +94,7 @@ def _failures(trials: Sequence[Trial]) -> Iterable[str]:
 
 def check_document(op: str, trials: Sequence[Trial]) -> dict[str, Any]:
     """As JSON."""
-    return {"op": op, "ok": all(trial.outcome.ok for trial in trials), "trials": [trial_json(trial) for trial in trials]}
+    return {"op": op, "ok": all(trial.outcome.ok for trial in trials), "trials": list(map(trial_json, trials))}
 
 
 # ---- bench --------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def device_of(options: argparse.Namespace) -> str | None:
 
 
 def limits_of(options: argparse.Namespace) -> Limits | None:
-    """Of the GPU, from the catalog; None for a CPU, whose ceilings are measured, and for a GPU that it does not know."""
+    """Of the GPU, from the catalog; None for a CPU, whose ceilings are measured, and for a GPU that it lacks."""
     if options.device == "cpu":
         return None
     import torch

@@ -1,4 +1,4 @@
-"""`sublight kernel bench OP`: kernels timed against each other and against the limit, in interleaved calls of one run."""
+"""`sublight kernel bench OP`: kernels timed against each other and the limit, in interleaved calls of one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sublight kernel check OP`: is a kernel right, on every case of its operator's contract or on the shapes asked for."""
+"""`sublight kernel check OP`: is a kernel right, on every case of its contract or on the shapes asked for."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         description="Time the kernels of an operator on the shapes of a trace, of a model or of your own, and say "
                     "which is the fastest for each, how sure that is and what another would cost. The table that "
                     "--table writes is what sublight.kernels.apply reads.",
-        epilog="With --look-up TABLE nothing is measured: it says what the table holds for a shape, or for the nearest.",
+        epilog="With --look-up TABLE nothing is measured: it says what the table has for a shape or the nearest.",
     )
     asked.add_kernels(command)
     asked.add_shapes(command)

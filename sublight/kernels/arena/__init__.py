@@ -1,1 +1,1 @@
-"""The arena: kernels run in processes of their own, on buffers of ours, are judged against float64 and timed in pairs."""
+"""The arena: kernels run in processes of their own on buffers of ours, are judged against float64, timed in pairs."""

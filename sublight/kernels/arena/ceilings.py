@@ -95,7 +95,7 @@ def prober(working_set: int, *, threads: int = 1, cold: bool = False) -> tuple[C
     buffer = np.ones(nbytes + 64, dtype=np.uint8)
     start = buffer.ctypes.data + -buffer.ctypes.data % 64
     runs = {**_of_memory(library, start, nbytes, threads), **_of_arithmetic(library, threads)}
-    found, counts = Ceilings(threads, cold), {name: 1 for name in runs}
+    found, counts = Ceilings(threads, cold), dict.fromkeys(runs, 1)
 
     def sample() -> None:
         assert buffer is not None                  # it lives as long as this function

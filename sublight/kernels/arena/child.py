@@ -31,7 +31,7 @@ PARENT_DIES = 1                          # prctl's PR_SET_PDEATHSIG
 SAID = 500                               # characters of an error
 
 
-CLOCKS = tuple(f"{name}{unit}" for name in ("time", "perf_counter", "monotonic", "process_time") for unit in ("", "_ns"))
+CLOCKS = tuple(name + unit for name in ("time", "perf_counter", "monotonic", "process_time") for unit in ("", "_ns"))
 
 
 class Stage:
@@ -68,7 +68,8 @@ def serve(channel: int, memory: int, errors: int, data_bytes: int) -> None:
 
     stage, now, read, write = Stage(memory), clock.wall(), os.read, os.write
     head, reply = HEAD, REPLY
-    slow = {LOAD: _load, SHAPE: _shape, BUILD: _build, READY: _ready, FETCH: _fetch, WHY: _why}
+    slow: dict[bytes, Callable[[Stage, Any], Any]] = {
+        LOAD: _load, SHAPE: _shape, BUILD: _build, READY: _ready, FETCH: _fetch, WHY: _why}
     with torch.no_grad():
         while request := _exactly(read, channel, head.size):
             what, size = head.unpack(request)

@@ -164,8 +164,8 @@ def workload_of(contract: Contract, shape: Any, definition: Mapping[str, Any], *
     schema has no others."""
     structure = [name for name in definition["inputs"] if name in STRUCTURE]
     if schema == FLASHINFER and structure:
-        raise InputError(f"{FLASHINFER} fills inputs at random, and {', '.join(structure)} of {contract.name} would mean "
-                         f"nothing; expected --schema {SOL}, whose workloads can call the contract's own inputs")
+        raise InputError(f"{FLASHINFER} fills inputs at random, and {', '.join(structure)} of {contract.name} would "
+                         f"mean nothing; expected --schema {SOL}, whose workloads can call the contract's own inputs")
     variable = [name for name, axis in definition["axes"].items() if axis["type"] == "var"]
     sizes = {axis: size for name, tensor in contract.inputs(Case(shape)).items()
              for axis, size in zip(definition["inputs"][name]["shape"], tensor.shape, strict=True)}
@@ -191,19 +191,21 @@ def parsed(row: Any, where: str) -> Definition:
         constants = {name: axis["value"] for name, axis in axes.items() if axis.get("type", "const") == "const"}
         variables = tuple(name for name, axis in axes.items() if axis.get("type") == "var")
         constants |= _evaluated(axes, constants)
-        tensors = [{name: (None if t["shape"] is None else tuple(t["shape"]), t["dtype"]) for name, t in row[part].items()}
-                   for part in ("inputs", "outputs")]
+        inputs, outputs = (
+            {name: (None if t["shape"] is None else tuple(t["shape"]), t["dtype"]) for name, t in row[part].items()}
+            for part in ("inputs", "outputs"))
         run = [node for node in ast.parse(reference).body if isinstance(node, ast.FunctionDef) and node.name == "run"]
     except (KeyError, TypeError, AttributeError, SyntaxError) as error:
-        raise InputError(f"{where}: no definition of {FLASHINFER} or {SOL} ({type(error).__name__}: {error})") from None
-    unknown = {axis for part in tensors for shape, _ in part.values() for axis in shape or () if axis not in axes
-               and not axis.isdigit()}
-    if not run or unknown or tensors[0].keys() & tensors[1].keys() or not all(
+        raise InputError(f"{where}: no definition of {FLASHINFER} or {SOL} "
+                         f"({type(error).__name__}: {error})") from None
+    unknown = {axis for part in (inputs, outputs) for shape, _ in part.values() for axis in shape or ()
+               if axis not in axes and not axis.isdigit()}
+    if not run or unknown or inputs.keys() & outputs.keys() or not all(
             isinstance(value, int) and value >= 0 for value in constants.values()):
-        wrong = ("its reference has no function run" if not run else f"axes {', '.join(sorted(unknown))} are not defined"
-                 if unknown else "an output is named as an input is, or an axis is not a size")
+        wrong = ("its reference has no function run" if not run else
+                 f"axes {', '.join(sorted(unknown))} are not defined" if unknown else "an output is named as an input is, or an axis is not a size")
         raise InputError(f"{where}: {wrong}")
-    return Definition(str(row["name"]), str(row.get("op_type") or ""), constants, variables, *tensors, reference)
+    return Definition(str(row["name"]), str(row.get("op_type") or ""), constants, variables, inputs, outputs, reference)
 
 
 def _evaluated(axes: Mapping[str, Any], known: Mapping[str, int]) -> dict[str, int]:
@@ -213,7 +215,8 @@ def _evaluated(axes: Mapping[str, Any], known: Mapping[str, int]) -> dict[str, i
         if axis.get("type") == "expr":
             tree = ast.parse(axis["expression"], mode="eval")
             names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-            allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.operator, ast.unaryop, ast.Load)
+            allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.operator, ast.unaryop,
+                       ast.Load)
             if names <= known.keys() and all(isinstance(node, allowed) for node in ast.walk(tree)):
                 out[name] = int(eval(compile(tree, "axis", "eval"), {"__builtins__": {}}, dict(known)))
     return out
@@ -250,8 +253,8 @@ def _json(path: Path, text: str | None) -> Any:
 
 
 def shape_of_workload(contract: Contract, definition: Definition, workload: Mapping[str, Any]) -> Any:
-    """The shape of our contract that a workload of a definition is. Raises InputError, with the reason, where operator or
-    layout do not match."""
+    """The shape of our contract that a workload of a definition is. Raises InputError, with the reason, where operator
+    or layout do not match."""
     kind, inputs, outputs = FOREIGN.get(definition.op_type, ("", {}, {}))
     if definition.op_type == contract.name and contract.name in AXES and set(definition.inputs) <= set(
             AXES[contract.name]) | set(STRUCTURE) | {"a_scale", "b_scale", "scale"}:
@@ -276,7 +279,7 @@ def _unlike(contract: Contract, definition: Definition, why: str) -> InputError:
 def _sizes_of(contract: Contract, definition: Definition, tensors: Mapping[str, Any], sizes: Mapping[str, int],
               ) -> dict[str, int]:
     """Fields of the shape from the sizes of tensors whose axes we know."""
-    fields = {}
+    fields: dict[str, int] = {}
     of_shape = set(contract.shape.__dataclass_fields__)
     for name, (axes, _) in tensors.items():
         ours = AXES[contract.name].get(name.removesuffix("_out") if name not in AXES[contract.name] else name)
@@ -297,7 +300,8 @@ def _switches(contract: Contract, definition: Definition, workload: Mapping[str,
     if literal and definition.op_type == contract.name:
         call = ast.parse(f"f({literal[1]})", mode="eval").body
         assert isinstance(call, ast.Call)
-        return {k.arg: k.value.value for k in call.keywords if k.arg in known and isinstance(k.value, ast.Constant)}
+        return {k.arg: k.value.value for k in call.keywords
+                if k.arg is not None and k.arg in known and isinstance(k.value, ast.Constant)}
     fields: dict[str, Any] = {}
     first = next(iter(tensors.values()))[1]
     if "form" in known:
@@ -333,4 +337,5 @@ def _same_tensors(contract: Contract, definition: Definition, shape: Any, tensor
         for name, (axes, dtype) in theirs.items():
             found = tuple(int(axis) if axis.isdigit() else sizes.get(axis, -1) for axis in axes or ())
             if (found, dtype) != mine[name] and name not in STRUCTURE:
-                raise _unlike(contract, definition, f"{name} is {dtype} {found}, expected {mine[name][1]} {mine[name][0]}")
+                wanted, like = mine[name]
+                raise _unlike(contract, definition, f"{name} is {dtype} {found}, expected {like} {wanted}")

@@ -54,7 +54,9 @@ class Entry:
 
         if self.path is None:
             offered = import_module(str(self.module)).KERNELS
-            return next(kernel for kernel in offered if (kernel.op, kernel.name) == (self.op, self.name))
+            ours: Kernel = next(kernel for kernel in offered if (kernel.op, kernel.name, kernel.where) == (
+                self.op, self.name, self.where))
+            return ours
         found = getattr(_module(self.path), self.name)
         if isinstance(found, Kernel):
             return found

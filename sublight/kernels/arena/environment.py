@@ -18,12 +18,14 @@ ARENA = "1"                              # raised when what is measured, or how,
 LIBRARIES = ("torch", "triton")          # besides what kernels say that they come from
 
 
-def environment(*, device: str | None, threads: int, cache: str | None, providers: Iterable[str] = ()) -> dict[str, str]:
+def environment(*, device: str | None, threads: int, cache: str | None, providers: Iterable[str] = (),
+                ) -> dict[str, str]:
     """What must be the same for two results to be comparable, by name."""
     names = sorted({*LIBRARIES, *(name for name in providers if name and name != "sublight")})
     return {"arena": ARENA, "sublight": __version__, "python": platform.python_version(),
             **{name: _version(name) for name in names}, "device": device_name(device), "driver": driver(device),
-            "threads": str(threads), "cache": cache or "as it is", "system": f"{platform.system()} {platform.release()}"}
+            "threads": str(threads), "cache": cache or "as it is",
+            "system": f"{platform.system()} {platform.release()}"}
 
 
 def _version(name: str) -> str:

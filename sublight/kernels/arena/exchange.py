@@ -1,5 +1,5 @@
-"""This file knows about solutions and traces of FlashInfer-Bench and SOL-ExecBench, as files in the layout of their data
-sets: definitions/OP/NAME.json, workloads/OP/NAME.jsonl, solutions/OP/NAME.json, traces/OP/NAME.jsonl.
+"""This file knows about solutions and traces of FlashInfer-Bench and SOL-ExecBench, as files laid out as theirs are:
+definitions/OP/NAME.json, workloads/OP/NAME.jsonl, solutions/OP/NAME.json, traces/OP/NAME.jsonl.
 
 Sources: flashinfer_bench 0.1.2, data/solution.py, data/trace.py and data/trace_set.py; NVIDIA/SOL-ExecBench,
 src/sol_execbench/core/data/solution.py at 5b0f590 and data/trace.py at 3fa0f1f. What our judge does not measure (the

@@ -16,10 +16,10 @@ from sublight.device import Limits
 from sublight.kernels.arena.process import Call
 from sublight.work import Work
 
-TIMES_NULL = 3.0                         # what an exchange may take besides, in those without a kernel (caches are cold)
+TIMES_NULL = 3.0                         # what an exchange may take besides, of one without a kernel (caches are cold)
 SLACK_NS, SLACK_SHARE = 60_000, 0.02     # and on top, of the call
 MORE_THREADS, LONG_NS = 1.2, 1_000_000   # of the threads that are allowed; in calls that are long enough to tell
-LIGHT = 0.8                              # of the bound: a ceiling that neighbours slowed may be as much too low
+LIGHT = 0.8                              # of the bound: ceilings that neighbours slowed may be as much too low
 
 
 def clock_tolerance(nulls: Sequence[Call], calls: Sequence[Call]) -> float:
@@ -61,5 +61,5 @@ def faster_than_light(seconds: float, lowest: Bound | None) -> str | None:
     """Why a median cannot be; None where it can."""
     if lowest is None or seconds >= LIGHT * lowest.seconds:
         return None
-    return (f"faster than light: {seconds * 1e6:.3g} µs, and {lowest.limiter} alone takes {lowest.seconds * 1e6:.3g} µs "
-            "at the highest rate that was measured in this run")
+    return (f"faster than light: {seconds * 1e6:.3g} µs, and {lowest.limiter} alone takes "
+            f"{lowest.seconds * 1e6:.3g} µs at the highest rate that was measured in this run")

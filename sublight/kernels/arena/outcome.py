@@ -38,7 +38,7 @@ class Outcome:
         return {"kind": self.kind, "said": list(self.said)}
 
 
-class Ended(Exception):
+class Ended(Exception):  # noqa: N818  (an ending, which may be no error)
     """A kernel's process is no more, or answered with an error; `outcome` says how."""
 
     def __init__(self, outcome: Outcome) -> None:

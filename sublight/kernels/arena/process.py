@@ -146,11 +146,18 @@ class Arena:
 def arena(*, threads: int = 1, memory_bytes: int = 0) -> Iterator[Arena]:
     """An arena that is closed at the end, however that comes. memory_bytes: what a kernel's process may allocate; 0:
     as much as there is."""
-    opened = Arena(threads=threads, memory_bytes=memory_bytes)
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // 2))       # the judge shares the machine with kernels' processes
+    opened = None
     try:
+        opened = Arena(threads=threads, memory_bytes=memory_bytes)
         yield opened
     finally:
-        opened.close()
+        torch.set_num_threads(before)
+        if opened:
+            opened.close()
 
 
 class KernelProcess:

@@ -134,7 +134,7 @@ class Region:
                 self._part(buffer)[:] = PATTERN if buffer.form in INTEGERS else POISON
 
     def fingerprint(self, buffer: Buffer) -> bytes:
-        return hashlib.blake2b(self._part(buffer), digest_size=16).digest()
+        return hashlib.blake2b(self._part(buffer).data, digest_size=16).digest()
 
     def raw(self, buffer: Buffer) -> bytes:
         """The bytes as they are now."""

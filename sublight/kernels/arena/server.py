@@ -1,4 +1,4 @@
-"""This file knows about the process that kernels' processes are forked from: torch is imported once, and no kernel ever.
+"""This file knows about the process that kernels' processes are forked from: it has torch, and never a kernel.
 
 Over a socket: "fork" with three descriptors gives a process id; "poll" its exit status once it ended; "reap" ends it,
 and whatever it started, and gives the status. When the other end closes, all end.
@@ -24,7 +24,6 @@ def main(channel: socket.socket) -> None:
     """Serve until the other end closes."""
     import torch  # noqa: F401
 
-    import sublight.kernels.rounding
     from sublight.kernels.arena import child  # noqa: F401
 
     if sys.platform.startswith("linux"):
@@ -58,7 +57,8 @@ def _forked(channel: socket.socket, descriptors: list[int], data_bytes: int) -> 
         from sublight.kernels.arena import child
 
         channel.close()
-        child.serve(*descriptors, data_bytes)
+        own, memory, errors = descriptors
+        child.serve(own, memory, errors, data_bytes)
         code = 0
     finally:
         os._exit(code)
