@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import cubins
 import pytest
 from cubins import AFTER, BEFORE, FATBIN, run
 
@@ -125,6 +126,15 @@ def test_what_is_not_known_is_a_question_mark_never_a_zero(capsys: Capture) -> N
     row = next(line for line in lines if line.startswith("running_sums  sm_80 "))
     assert row.split()[2:] == ["52", "0", "0", "?", "?", "?", "?", "?", "?", "?"]
     assert run(capsys, "gate", FATBIN, "--max-spills", "0")[0] == 1, "spills that nobody could count passed"
+
+
+def test_names_cannot_steer_a_terminal(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "x.cubin").write_bytes(cubins.cubin(name="f\x1b[2Jg\x07"))
+    for command in (["inspect"], ["gate", "--max-registers", "0", "--min-blocks", "9"]):
+        for form in ("table", "md", "html", "json"):
+            code, text = run(capsys, command[0], tmp_path / "x.cubin", *command[1:], "--format", form)
+            assert code in (0, 1)
+            assert not set(text) & set("\x1b\x07")
 
 
 def test_resources_alone(capsys: Capture) -> None:

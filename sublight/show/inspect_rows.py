@@ -10,6 +10,7 @@ from sublight.kernels.inspect.gate import Failure
 from sublight.kernels.inspect.occupancy import Cliff
 from sublight.kernels.inspect.waves import Waves
 from sublight.observe.kernel_name import demangled
+from sublight.show.page_data import printable
 from sublight.show.predict_rows import Table
 
 LONGEST = 44                     # characters of a kernel's name in a table
@@ -20,7 +21,7 @@ KERNEL_WORDS = {"kernel", "arch", "limited by", "bound by", "loop", "check", "go
 
 def short(name: str) -> str:
     """A kernel's name as C++ spells it, without what it returns and takes, cut where it is long."""
-    spelled = demangled(name).removeprefix("void ")
+    spelled = printable(demangled(name)).removeprefix("void ")
     depth = 0
     for at, letter in enumerate(spelled):
         depth += (letter == "<") - (letter == ">")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sublight.kernels.inspect.figures import Figures
 from sublight.show import inspect_rows as rows
 from sublight.show.nccl import columns
 from sublight.show.page import page, table
 from sublight.show.page import text as escaped
+from sublight.show.page_data import printable
 from sublight.show.predict_rows import Table
 
 WIDTH = 100
@@ -42,7 +43,7 @@ def text(kernels: Sequence[Figures], skipped: Sequence[tuple[str, int]], waves: 
             lines += [f"  {line}" for line in notes(kernel)]
     if waves is not None:
         lines += ["", *plain(waves)]
-    return "\n".join([*lines, *_foot(kernels, skipped)]) + "\n"
+    return _text([*lines, *_foot(kernels, skipped)])
 
 
 def notes(kernel: Figures) -> Iterator[str]:
@@ -87,7 +88,7 @@ def as_markdown(kernels: Sequence[Figures], skipped: Sequence[tuple[str, int]], 
         lines += [*markdown(shown), *notes(kernel), ""] if shown.rows else []
     if waves is not None:
         lines += markdown(waves)
-    return "\n".join([*lines, *_foot(kernels, skipped)]) + "\n"
+    return _text([*lines, *_foot(kernels, skipped)])
 
 
 def html(kernels: Sequence[Figures], skipped: Sequence[tuple[str, int]], waves: Table | None = None) -> str:
@@ -110,4 +111,9 @@ def one_table(shown: Table, form: str, title: str) -> str:
     if form == "html":
         cells = table(shown.head, shown.rows, shown.caption) if shown.rows else []
         return page(title, [f'<p class="verdict">{escaped(shown.caption)}</p>', *cells])
-    return "\n".join(markdown(shown) if form == "md" else plain(shown)) + "\n"
+    return _text(markdown(shown) if form == "md" else plain(shown))
+
+
+def _text(lines: Iterable[str]) -> str:
+    """Names of kernels and of source files come from the input, and must not steer a terminal."""
+    return "".join(f"{printable(line)}\n" for line in lines)
