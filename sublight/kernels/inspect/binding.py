@@ -229,7 +229,7 @@ def _notes_of_loop(loop: Loop, mix: Mix, has_inner: bool, has_tensor: bool) -> t
     notes = []
     if has_inner:
         notes.append("inner loops are not counted here: how often those run is not in the code")
-    called = dict.fromkeys(one.operands[-1].strip("`()") for one in loop.own if calls(one))
+    called = dict.fromkeys(one.operands[-1].strip("`()") for one in loop.own if calls(one) and one.operands)
     notes += [f"calls {name}, which is not counted" for name in called]
     if not loop.wait and not has_tensor and any(row.kind in ("load", "store") for row in mix.loads):
         notes.append("reads or writes global memory: that may bind long before any of these")
