@@ -28,6 +28,7 @@ from sublight.kernels.decode.shape import Shape as Decode
 from sublight.kernels.listed import contract, kernels
 from sublight.kernels.native import machine
 from sublight.kernels.rounding import DTYPES
+from sublight.work import Work
 
 OURS = "sublight"
 Call = Callable[[], Any]
@@ -42,6 +43,7 @@ class Bench:
     eager: str
     flops: float
     nbytes: float
+    reads: float                         # share of the bytes that are read
 
 
 def of_contract(op: str, eager: str, shape: Any, more: Callable[[Any], dict[str, Call]] | None = None) -> Bench:
@@ -56,8 +58,12 @@ def of_contract(op: str, eager: str, shape: Any, more: Callable[[Any], dict[str,
             calls[kernel.name] = lambda run=run: run(inputs, dict(outputs))     # type: ignore[misc]
     work = found.op(shape).work()
     sizes = " ".join(str(value) for value in vars_of(shape).values() if isinstance(value, int) and value is not False)
-    return Bench(f"{op} {sizes}", calls | (more(inputs) if more else {}), eager, float(sum(work.flops.values())),
-                 float(work.bytes_read + work.bytes_written))
+    return of_work(f"{op} {sizes}", calls | (more(inputs) if more else {}), eager, work)
+
+
+def of_work(name: str, calls: dict[str, Call], eager: str, work: Work) -> Bench:
+    nbytes = float(work.bytes_read + work.bytes_written)
+    return Bench(name, calls, eager, float(sum(work.flops.values())), nbytes, work.bytes_read / nbytes)
 
 
 def vars_of(shape: Any) -> dict[str, Any]:
@@ -78,8 +84,7 @@ def attention(tokens: int, heads: int = 32, kv_heads: int = 8, dim: int = 128) -
     work = contract("decode").op(Decode(1, tokens, heads, kv_heads, dim)).work()
     calls = {OURS: lambda: attend(q, k, v), "enable_gqa": lambda: sdpa(q, k, v, enable_gqa=True),
              "queries as rows": lambda: sdpa(rows, k, v), "products": products, "repeat": repeated}
-    return Bench(f"decode in one piece {tokens} {heads} {kv_heads} {dim}", calls, "enable_gqa",
-                 float(sum(work.flops.values())), float(work.bytes_read + work.bytes_written))
+    return of_work(f"decode in one piece {tokens} {heads} {kv_heads} {dim}", calls, "enable_gqa", work)
 
 
 def wide_weights(inputs: Any) -> dict[str, Call]:
@@ -158,7 +163,8 @@ def interval(values: list[float]) -> tuple[float, float, float]:
 
 def lines(bench: Bench, found: dict[str, list[float]], ceilings: Any) -> Iterator[str]:
     ours = found[OURS]
-    fma, memory = ceilings.best("fma"), ceilings.memory
+    # What reads almost all of its bytes is held against what reading reaches; a copy past the caches may be faster.
+    fma, memory = ceilings.best("fma"), ceilings.best("read") if bench.reads > 0.95 else ceilings.memory
     bound = max(bench.nbytes / memory, bench.flops / max(fma, ceilings.best("tiles bf16")))
     share = bound / float(np.median(ours))
     yield (f"{bench.name}: ours {np.median(ours) * 1e3:.3g} ms, {bench.nbytes / np.median(ours) / 1e9:.3g} GB/s, "
@@ -167,8 +173,9 @@ def lines(bench: Bench, found: dict[str, list[float]], ceilings: Any) -> Iterato
     for name, theirs in found.items():
         if name != OURS:
             middle, low, high = interval([b / a for a, b in zip(ours, theirs, strict=False)])
-            note = " (eager)" if name == bench.eager else ""
-            yield f"    {name + note:24} {np.median(theirs) * 1e3:10.3g} ms   {middle:6.2f} x ours  [{low:.2f}, {high:.2f}]"
+            shown = name + (" (eager)" if name == bench.eager else "")
+            yield (f"    {shown:24} {np.median(theirs) * 1e3:10.3g} ms   {middle:6.2f} x ours  "
+                   f"[{low:.2f}, {high:.2f}]")
 
 
 def main() -> None:

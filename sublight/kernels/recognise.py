@@ -20,9 +20,9 @@ EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps")
 MLPS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))     # gate, up, down: Hugging Face's, Meta's
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
 ATTENTION = "scaled_dot_product_attention"
-FORMS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+FORMS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 # Of outputs as a whole. bf16: an original that rounds three times on the way (2⁻⁹ each at most), and ours once.
-NEAR = {torch.bfloat16: 2.0**-7, torch.float32: 1e-5}
+NEAR = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 1e-5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def doubt(module: Module, what: Norm | Gated) -> str | None:
     """
     weight = module.weight if isinstance(what, Norm) else getattr(module, what.gate).weight
     if weight.dtype not in FORMS:
-        return f"its weights are {str(weight.dtype).removeprefix('torch.')}; ours takes {' and '.join(FORMS.values())}"
+        return f"its weights are {str(weight.dtype).removeprefix('torch.')}; ours takes {', '.join(FORMS.values())}"
     if weight.device.type != "cpu":
         return f"it is on {weight.device}; our kernels that are swapped in run on the CPU"
     was_training = [(m, m.training) for m in module.modules()]

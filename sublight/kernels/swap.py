@@ -5,9 +5,10 @@
     applied.undo()
 
 A module keeps its parameters, hooks, name and state_dict; its class becomes a subclass with another `forward` (so a
-deep copy of the model works, on its own weights). Our kernel runs on the CPU, in bf16 or fp32, where nothing needs a
-gradient. In training, under autocast or torch.compile, and for inputs that it does not take, the module's own forward
-runs; `applied.calls()` counts both. Our kernels are operators of torch (`sublight::rms_norm`), so a profiler sees them.
+deep copy of the model works, on its own weights). Our kernel runs on the CPU, in bf16, fp16 or fp32, where nothing
+needs a gradient. In training, under autocast or torch.compile, and for inputs that it does not take, the module's own
+forward runs; `applied.calls()` counts both. Our kernels are operators of torch (`sublight::rms_norm`), so a profiler
+sees them.
 """
 
 from __future__ import annotations

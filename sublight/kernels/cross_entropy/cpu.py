@@ -10,12 +10,12 @@ from sublight.kernels.kernel import Kernel, Run
 from sublight.kernels.native.call import address, function, ours, threads
 
 SOURCE = Path(__file__).with_name("cross_entropy.cpp")
-FORMS = ("bf16", "fp32")
+FORMS = ("bf16", "fp16", "fp32")
 IGNORED = -100
 
 
 def refuses(shape: Shape) -> str | None:
-    return None if shape.form in FORMS else f"our CPU kernel takes {' and '.join(FORMS)}, not {shape.form}"
+    return None if shape.form in FORMS else f"our CPU kernel takes {', '.join(FORMS)}, not {shape.form}"
 
 
 def made(shape: Shape, constants: Tensors) -> Run:

@@ -67,12 +67,12 @@ void losses(const Element *x, const int64_t *targets, float *out, int64_t rows, 
 
 }  // namespace
 
-SUBLIGHT_EXPORT void cross_entropy_bf16(const bf16 *x, const int64_t *targets, float *out, int64_t rows,
-                                        int64_t classes, int64_t ignored, int threads) {
-    losses(x, targets, out, rows, classes, ignored, threads);
-}
+#define SUBLIGHT_CROSS_ENTROPY(name, Element)                                                                         \
+    SUBLIGHT_EXPORT void name(const Element *x, const int64_t *targets, float *out, int64_t rows, int64_t classes,    \
+                              int64_t ignored, int threads) {                                                         \
+        losses(x, targets, out, rows, classes, ignored, threads);                                                     \
+    }
 
-SUBLIGHT_EXPORT void cross_entropy_fp32(const float *x, const int64_t *targets, float *out, int64_t rows,
-                                        int64_t classes, int64_t ignored, int threads) {
-    losses(x, targets, out, rows, classes, ignored, threads);
-}
+SUBLIGHT_CROSS_ENTROPY(cross_entropy_bf16, bf16)
+SUBLIGHT_CROSS_ENTROPY(cross_entropy_fp16, fp16)
+SUBLIGHT_CROSS_ENTROPY(cross_entropy_fp32, float)

@@ -332,16 +332,14 @@ void decode(const Element *q, const Element *k, const Element *v, const int32_t 
 }  // namespace
 
 // strides: of a page (without a table: of a sequence), a token and a head, in elements, the same for k and v.
-SUBLIGHT_EXPORT void decode_bf16(const bf16 *q, const bf16 *k, const bf16 *v, const int32_t *table,
-                                 const int32_t *lengths, bf16 *out, int64_t batch, int64_t heads, int64_t kv_heads,
-                                 int64_t dim, int64_t max_pages, int64_t page, const int64_t *strides, float scale,
-                                 int threads) {
-    decode(q, k, v, table, lengths, out, batch, heads, kv_heads, dim, max_pages, page, strides, scale, threads);
-}
+#define SUBLIGHT_DECODE(name, Element)                                                                                \
+    SUBLIGHT_EXPORT void name(const Element *q, const Element *k, const Element *v, const int32_t *table,             \
+                              const int32_t *lengths, Element *out, int64_t batch, int64_t heads, int64_t kv_heads,   \
+                              int64_t dim, int64_t max_pages, int64_t page, const int64_t *strides, float scale,      \
+                              int threads) {                                                                          \
+        decode(q, k, v, table, lengths, out, batch, heads, kv_heads, dim, max_pages, page, strides, scale, threads);  \
+    }
 
-SUBLIGHT_EXPORT void decode_fp32(const float *q, const float *k, const float *v, const int32_t *table,
-                                 const int32_t *lengths, float *out, int64_t batch, int64_t heads, int64_t kv_heads,
-                                 int64_t dim, int64_t max_pages, int64_t page, const int64_t *strides, float scale,
-                                 int threads) {
-    decode(q, k, v, table, lengths, out, batch, heads, kv_heads, dim, max_pages, page, strides, scale, threads);
-}
+SUBLIGHT_DECODE(decode_bf16, bf16)
+SUBLIGHT_DECODE(decode_fp16, fp16)
+SUBLIGHT_DECODE(decode_fp32, float)

@@ -30,6 +30,11 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else int(tensor.data_ptr())
 
 
+def form_of(tensor: Tensor) -> str:
+    """The format of a tensor of 16 or 32 bits: "bf16", "fp16", "fp32"."""
+    return {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}[str(tensor.dtype)]
+
+
 def threads() -> int:
     """As many as torch uses for one operator."""
     import torch

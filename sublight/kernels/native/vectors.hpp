@@ -44,6 +44,10 @@ struct bf16 {
     uint16_t bits;
 };
 
+struct fp16 {
+    uint16_t bits;
+};
+
 SUBLIGHT_INLINE Floats all(float x) { return x - Floats{}; }      // 0 + x would be an addition: it makes +0 of -0
 SUBLIGHT_INLINE Floats floats(Words w) { return (Floats)w; }            // the same bits
 SUBLIGHT_INLINE Words words(Floats f) { return (Words)f; }
@@ -79,9 +83,47 @@ SUBLIGHT_INLINE void store_pair(bf16 *to, Pair x) {
     std::memcpy(to, &both, sizeof both);
 }
 
+// fp16, in the same order, by arithmetic that every machine has. Its bits, moved to fp32's places, are a number that is
+// 2^112 times too small, subnormal ones too; an exponent of all ones (31) is one of fp32 then.
+SUBLIGHT_INLINE Floats from_fp16(Words half) {
+    const Words size = (half & 0x7fffu) << 13;
+    const Words scaled = words(floats(size) * 5.192296858534828e33f);
+    return floats((size >= (31u << 23) ? scaled | 0x7f800000u : scaled) | (half & 0x8000u) << 16);
+}
+
+// To nearest, ties to even. Below 2^-14 a number is added to 0.5, whose last place is 2^-24, that of subnormal numbers.
+SUBLIGHT_INLINE Words to_fp16(Floats x) {
+    const Words sign = words(x) & 0x80000000u, size = words(x) ^ sign;
+    const Words normal = (size - (112u << 23) + 0xfffu + ((size >> 13) & 1u)) >> 13;
+    const Words small = words(floats(size) + 0.5f) - 0x3f000000u;
+    const Words finite = size < (113u << 23) ? small : normal;
+    const Words large = size > 0x7f800000u ? Words{} + 0x7e00u : Words{} + 0x7c00u;      // NaN; 65520 and more
+    return (size < 0x477ff000u ? finite : large) | sign >> 16;
+}
+
+SUBLIGHT_INLINE Pair load_pair(const fp16 *from) {
+    Words both;
+    std::memcpy(&both, from, sizeof both);
+    return {from_fp16(both & 0xffffu), from_fp16(both >> 16)};
+}
+
+SUBLIGHT_INLINE void store_pair(fp16 *to, Pair x) {
+    const Words both = to_fp16(x.first) | to_fp16(x.second) << 16;
+    std::memcpy(to, &both, sizeof both);
+}
+
 SUBLIGHT_INLINE void store_pair(float *to, Pair x) {
     store(to, x.first);
     store(to + lanes, x.second);
+}
+
+// A pair that was loaded from elements of this format, as fp32 in the order of memory.
+template <class Element> SUBLIGHT_INLINE void store_in_order(float *to, Pair x) {
+    if (sizeof(Element) == 4) return store_pair(to, x);
+    for (int i = 0; i < lanes; i++) {
+        to[2 * i] = x.first[i];
+        to[2 * i + 1] = x.second[i];
+    }
 }
 
 // Tails: count < pair elements; nothing beyond them is read or written, and what is missing reads as `fill`.
@@ -107,6 +149,8 @@ SUBLIGHT_INLINE float number(bf16 x) {
     return to;
 }
 
+SUBLIGHT_INLINE float number(fp16 x) { return from_fp16(Words{} + x.bits)[0]; }
+
 SUBLIGHT_INLINE bf16 to_bf16(float x) {
     uint32_t u;
     std::memcpy(&u, &x, sizeof u);
@@ -116,6 +160,7 @@ SUBLIGHT_INLINE bf16 to_bf16(float x) {
 
 SUBLIGHT_INLINE void set(float &to, float x) { to = x; }
 SUBLIGHT_INLINE void set(bf16 &to, float x) { to = to_bf16(x); }
+SUBLIGHT_INLINE void set(fp16 &to, float x) { to.bits = uint16_t(to_fp16(Floats{} + x)[0]); }
 
 SUBLIGHT_INLINE float sum(Floats x) {
     float parts[lanes];

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from sublight.kernels.contract import Tensor, Tensors
 from sublight.kernels.kernel import Kernel, Run
-from sublight.kernels.native.call import address, function, ours, threads
+from sublight.kernels.native.call import address, form_of, function, ours, threads
 from sublight.kernels.norm.shape import Shape
 
 SOURCE = Path(__file__).with_name("norm.cpp")
-FORMS = ("bf16", "fp32")
+FORMS = ("bf16", "fp16", "fp32")
 TAKES = "pppppp ii f t"
 
 
 def refuses(shape: Shape) -> str | None:
     if shape.form not in FORMS:
-        return f"our CPU kernel takes {' and '.join(FORMS)}, not {shape.form}"
+        return f"our CPU kernel takes {', '.join(FORMS)}, not {shape.form}"
     return "our CPU kernel does not quantise" if shape.quant else None
 
 
@@ -31,11 +31,11 @@ def made(shape: Shape, constants: Tensors) -> Run:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMSNorm over the last dimension of a contiguous bf16 or fp32 tensor; the weight has its format."""
+    """RMSNorm over the last dimension of a contiguous bf16, fp16 or fp32 tensor; the weight has its format."""
     import torch
 
     out, width = torch.empty_like(x), x.shape[-1]
-    norm = function(SOURCE, "rms_bf16" if x.dtype == torch.bfloat16 else "rms_fp32", TAKES)
+    norm = function(SOURCE, f"rms_{form_of(x)}", TAKES)
     norm(address(x), None, address(weight), None, address(out), None, x.numel() // width, width, eps, threads())
     return out
 

@@ -106,6 +106,8 @@ void norm(const Element *x, const Element *residual, const Element *weight, cons
     }
 
 SUBLIGHT_NORM(rms_bf16, false, bf16)
+SUBLIGHT_NORM(rms_fp16, false, fp16)
 SUBLIGHT_NORM(rms_fp32, false, float)
 SUBLIGHT_NORM(layer_bf16, true, bf16)
+SUBLIGHT_NORM(layer_fp16, true, fp16)
 SUBLIGHT_NORM(layer_fp32, true, float)
