@@ -47,8 +47,9 @@ def text(kernels: Sequence[Figures], skipped: Sequence[tuple[str, int]], waves: 
 
 
 def notes(kernel: Figures) -> Iterator[str]:
-    """What is assumed or unknown of its loops, each said once."""
-    for said in dict.fromkeys(note for loop in kernel.loops if loop.hot for note in loop.notes):
+    """What is assumed or unknown of its loops, each said once, and not what was said of the whole kernel."""
+    every = dict.fromkeys(note for loop in kernel.loops if loop.hot for note in loop.notes)
+    for said in (note for note in every if note not in kernel.fallbacks):
         yield from textwrap.wrap(f"- {said}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
