@@ -68,6 +68,18 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
 
+def at_once(path: Path) -> set[str]:
+    """Modules that importing a file imports, and what it takes from them, which may be modules too."""
+    nodes = [node for node in top_level(parsed(path)) if isinstance(node, ast.ImportFrom)]
+    return set(imports(parsed(path), everywhere=False)) | {
+        f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+
+
+# Modules of kernels work on tensors and may import these at their top: whoever needs one imports it inside functions.
+ON_TENSORS = {path for path in FILES if room_of(path) == "kernels"
+              and {module.split(".")[0] for module in at_once(path)} & {"torch", "triton"}}
+
+
 def wrong_way(room: str, modules: Iterator[str]) -> list[str]:
     """Modules of sublight that a room must not import."""
     out = []
@@ -119,11 +131,23 @@ def test_every_noun_is_a_file_of_its_own() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=named)
 def test_heavy_imports_wait_until_they_are_needed(path: Path) -> None:
-    at_once = {module.split(".")[0] for module in imports(parsed(path), everywhere=False)}
-    assert at_once & HEAVY == set()
+    loaded = {module.split(".")[0] for module in at_once(path)}
+    if path not in ON_TENSORS:
+        assert loaded & HEAVY == set()
     if room_of(path) == "cli" or (path.parent == ROOT and path.name in NO_NUMPY):
-        assert "numpy" not in at_once
-        assert "rich" not in at_once
+        assert "numpy" not in loaded
+        assert "rich" not in loaded
+
+
+def test_what_needs_torch_is_imported_where_it_is_needed() -> None:
+    """Whoever imports at its top a module that needs torch needs it as well: none such may stand outside kernels."""
+    names = {path: ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+             for path in FILES}
+    needs = {names[path] for path in ON_TENSORS}
+    while more := {name for path, name in names.items() if name not in needs and needs & at_once(path)}:
+        needs |= more
+    assert needs
+    assert {name for name in needs if not name.startswith("sublight.kernels.")} == set()
 
 
 @pytest.mark.parametrize("arguments", [["-c", "import sublight"], ["-m", "sublight", "--help"]])
