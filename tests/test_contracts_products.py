@@ -28,6 +28,7 @@ from sublight.kernels.policy import judge  # noqa: E402
 from sublight.kernels.quantise.shape import Shape as Quantise  # noqa: E402
 from sublight.kernels.rounding import DTYPES  # noqa: E402
 from sublight.ops import Experts, Normalisation  # noqa: E402
+from sublight.ops import Gemm as GemmOp  # noqa: E402
 
 Tensor: TypeAlias = Any
 OPERATORS = ("gemm", "grouped_gemm", "moe", "quantise", "dequantise")
@@ -186,6 +187,12 @@ def test_an_operator_gives_its_shape_back_or_one_of_the_same_work(op: str) -> No
             exact = op in ("gemm", "moe") or (op == "grouped_gemm" and case.shape.groups <= case.shape.rows)
             assert back == case.shape or not exact
     assert kept.shape_of(Normalisation(elements=8, channels=8)) is None
+
+
+def test_how_fp32_is_multiplied_says_nothing_of_other_formats() -> None:
+    shape_of = contract("gemm").shape_of
+    assert shape_of(GemmOp(8, 64, 32, math="tf32")) == shape_of(GemmOp(8, 64, 32)) is not None
+    assert shape_of(GemmOp(8, 64, 32, a="fp32", b="fp32", out="fp32", math="tf32")) is None
 
 
 def test_experts_that_share_a_layer_are_no_layer() -> None:

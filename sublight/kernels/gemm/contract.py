@@ -8,6 +8,7 @@ k = 32 on; so does an output that is truncated rather than rounded.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sublight.kernels.contract import Case, Contract, Spec, Tensors
 from sublight.kernels.gemm.shape import Shape
@@ -102,8 +103,10 @@ def op(shape: Shape) -> Op:
 
 
 def shape_of(one: Op) -> Shape | None:
+    """The shape of a dense product without bias. How fp32 is multiplied says nothing of other formats."""
     if not isinstance(one, (Gemm, ScaledGemm)):
         return None
+    one = replace(one, math=None) if isinstance(one, Gemm) and "fp32" not in (one.a, one.b) else one
     shape = Shape(one.m, one.n, one.k, "fp8_block" if isinstance(one, ScaledGemm) else one.a, one.out)
     return shape if refusal(shape) is None and op(shape) == one else None
 
