@@ -41,7 +41,8 @@ def test_bf16_is_rounded_as_torch_rounds(values: list[float]) -> None:
     np.testing.assert_array_equal(bits.to_float(bits.from_float(given_, "bf16"), "bf16"), known)
 
 
-@given(st.lists(st.floats(width=32, min_value=-440, max_value=440), min_size=1, max_size=50), st.sampled_from(list(FP8)))
+@given(st.lists(st.floats(width=32, min_value=-440, max_value=440), min_size=1, max_size=50),
+       st.sampled_from(list(FP8)))
 @settings(max_examples=50, deadline=None)
 def test_fp8_is_rounded_as_torch_rounds(values: list[float], form: str) -> None:
     given_ = np.array(values, np.float32)

@@ -1,5 +1,8 @@
 """Tiny kernels that the interpreter is tried with. Only imported by tests that have Triton."""
 
+# Constants of the compiler are written in capitals, as in every kernel of this language.
+# ruff: noqa: N803
+
 from __future__ import annotations
 
 import triton

@@ -53,7 +53,7 @@ def tile(shape: Shape, target: Target) -> Tile:
     (Tile(queries=128, keys=64, warps=8, stages=3), 64)
     """
     found = TILES[target.name][max(64, next_power_of_2(shape.dim))]
-    few = 64 if target.descriptors else 16                   # rows of the smallest tensor-core instruction of a warpgroup
+    few = 64 if target.descriptors else 16                   # rows of the smallest tensor-core instruction
     queries = min(found.queries, max(few, next_power_of_2(shape.q_length)))
     return Tile(queries, found.keys, min(found.warps, max(1, queries // 8)), found.stages)
 

@@ -1,9 +1,12 @@
-"""This file knows about the device code of matrix products: persistent blocks that take one tile of the output after another.
+"""This file knows about the device code of matrix products: persistent blocks that take tile after tile of the output.
 
     out[m, n] = a[m, k] · b[n, k]ᵀ, scaled
 
 Only imported where it is compiled or interpreted: it needs Triton at once.
 """
+
+# Constants of the compiler are written in capitals, as in every kernel of this language.
+# ruff: noqa: N803
 
 from __future__ import annotations
 

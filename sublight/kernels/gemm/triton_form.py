@@ -20,8 +20,8 @@ CODE = "sublight.kernels.gemm.triton_code:product"
 SCALED = {"bf16": "no", "fp16": "no", "fp8": "tensor", "fp8_block": "block", "int8": "row"}
 NBYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1, "fp32": 4}
 GROUP = 8                                # rows of tiles that blocks share in the L2 cache
-READING = 64                             # between A100's 44 (1024 multiply-adds of bf16 a clock and SM; 5120 bytes a clock of
-                                         # L2 over 108 SMs: its white paper) and twice that with H100's tensor cores
+READING = 64                             # between A100's 44 (1024 multiply-adds of bf16 a clock and SM; 5120 bytes a
+                                         # clock of L2 over 108 SMs: its white paper) and twice that with H100's
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def unsupported(shape: Shape, target: Target) -> str | None:
 def tile(shape: Shape, target: Target) -> Tile:
     """The tile that is expected to be done first: whole waves of blocks times what one block does, padding included.
 
-    A block multiplies m·n and reads m + n elements for each column of k. READING says how many multiply-adds of a tensor
-    core take as long as one element from the L2 cache. Between equals the larger, which is named first.
+    A block multiplies m·n and reads m + n elements for each column of k. READING says how many multiply-adds of a
+    tensor core take as long as one element from the L2 cache. Between equals the larger, which is named first.
     """
     scaled, odd = shape.form == "fp8_block", shape.k * NBYTES[shape.form] % 16 or shape.n * NBYTES[shape.out] % 16
     tiles = (BLOCK_SCALED if scaled else WIDE)[target.name]

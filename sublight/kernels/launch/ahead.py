@@ -56,8 +56,8 @@ def specialised(names: list[str], values: Mapping[str, Argument], constants: set
         dict[str, str], dict[tuple[int, ...], Any], dict[tuple[int, ...], list[list[Any]]]]:
     """Signature, constants and attributes of the parameters in order, as Triton's launcher finds them at run time.
 
-    >>> specialised(["n", "k", "eps", "BLOCK"], {"n": 4096, "k": 1, "eps": 1e-6, "BLOCK": 64}, {"BLOCK"})
-    ({'n': 'i32', 'k': 'constexpr', 'eps': 'fp32', 'BLOCK': 'constexpr'}, {(1,): 1, (3,): 64}, {(0,): [['tt.divisibility', 16]]})
+    >>> specialised(["n", "k", "eps", "N"], {"n": 4096, "k": 1, "eps": 1e-6, "N": 64}, {"N"})[1:]
+    ({(1,): 1, (3,): 64}, {(0,): [['tt.divisibility', 16]]})
     """
     types: dict[str, str] = {}
     fixed: dict[tuple[int, ...], Any] = {}

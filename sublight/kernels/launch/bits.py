@@ -4,9 +4,9 @@
     fp8e4nv   1, 4, 3: e4m3fn; no infinity, 448 the largest, NaN is 0x7f and 0xff
     fp8e5     1, 5, 2: e5m2; 57344 the largest finite
 
-What lies beyond the largest fp8 number becomes that number, infinities too, as cvt.rn.satfinite does, the only conversion
-to fp8 that NVIDIA's GPUs have (PTX ISA, cvt); torch makes NaN of it. Formats: OCP 8-bit Floating Point Specification 1.0.
-Names are Triton's.
+What lies beyond the largest fp8 number becomes that number, infinities too, as cvt.rn.satfinite does, the only
+conversion to fp8 that NVIDIA's GPUs have (PTX ISA, cvt); torch makes NaN of it. Formats: OCP 8-bit Floating Point
+Specification 1.0. Names are Triton's.
 """
 
 from __future__ import annotations

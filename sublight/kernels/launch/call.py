@@ -32,7 +32,7 @@ def kernel_of(call: Call) -> Any:
 
 
 def launch(call: Call) -> None:
-    """Runs a call, on the GPU that its tensors are on, or here inside of `interpreted()`. An empty grid runs nothing."""
+    """Runs a call, on the GPU of its tensors, or here inside of `interpreted()`. An empty grid runs nothing."""
     if all(call.grid):
         kernel_of(call)[call.grid](**call.arguments, **call.constants, num_warps=call.warps, num_stages=call.stages,
                                    **OPTIONS)

@@ -1,7 +1,7 @@
 """This file knows about guarded buffers: tensors that lie between two zones which nobody may write, or read to any use.
 
 Zones are filled with bytes of ones, which is NaN in every floating-point format and -1 in every integer: what a kernel
-reads there shows in its result, and what it writes there is seen afterwards. Zones do not see an access far beyond them.
+reads there shows in its result, and what it writes there is seen afterwards. An access far beyond them is not seen.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Target:
     """A GPU architecture as far as the choice of a tile asks.
 
-    Shared memory and SMs: CUDA C++ Programming Guide, technical specifications per compute capability (163, 227, 227 and
-    99 KiB a block); data sheets of the cards named.
+    Shared memory and SMs: CUDA C++ Programming Guide, technical specifications per compute capability (163, 227, 227
+    and 99 KiB a block); data sheets of the cards named.
     """
 
     name: str                            # "sm_90"

@@ -3,6 +3,9 @@
 Only imported where it is compiled or interpreted: it needs Triton at once.
 """
 
+# Constants of the compiler are written in capitals, as in every kernel of this language.
+# ruff: noqa: N803, N806
+
 from __future__ import annotations
 
 import triton

@@ -1,4 +1,4 @@
-"""This file knows about rotary embedding in Triton: q turned, k turned into the cache, v copied into it, in one launch."""
+"""This file knows about rotary embedding in Triton: q turned, k turned into the cache, v copied into it, one launch."""
 
 from __future__ import annotations
 

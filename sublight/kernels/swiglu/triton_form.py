@@ -1,4 +1,4 @@
-"""This file knows about SwiGLU in Triton. A quantised output needs the largest value of its row: the row is a block's."""
+"""This file knows about SwiGLU in Triton. A quantised output needs the largest value of its row: a block has it all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def unsupported(shape: Shape, target: Target) -> str | None:
 
 
 def tile(rows: int, width: int, *, whole: bool) -> tuple[int, int, int]:
-    """Rows and columns of a block, and its warps: 8 or 16 elements of the output a thread. whole: a block has whole rows.
+    """Rows and columns of a block, and its warps: 8 or 16 elements of out a thread. whole: a block has whole rows.
 
     >>> tile(4096, 14336, whole=False), tile(4096, 14336, whole=True), tile(4096, 64, whole=False)
     ((1, 1024, 4), (1, 16384, 32), (16, 64, 4))
