@@ -121,7 +121,7 @@ def opened(options: argparse.Namespace) -> Iterator[tuple[Arena, Results | None]
 
     results = Results(Path(options.results)) if options.results else None
     try:
-        if results and results.note:
+        if results is not None and results.note:
             print(f"sublight: {results.note}", file=sys.stderr)
         with output.working("starting the arena"):
             ring = arena(threads=options.threads)
@@ -131,5 +131,5 @@ def opened(options: argparse.Namespace) -> Iterator[tuple[Arena, Results | None]
         finally:
             ring.__exit__(None, None, None)
     finally:
-        if results:
+        if results is not None:
             results.close()

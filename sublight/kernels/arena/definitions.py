@@ -202,8 +202,10 @@ def parsed(row: Any, where: str) -> Definition:
                if axis not in axes and not axis.isdigit()}
     if not run or unknown or inputs.keys() & outputs.keys() or not all(
             isinstance(value, int) and value >= 0 for value in constants.values()):
-        wrong = ("its reference has no function run" if not run else
-                 f"axes {', '.join(sorted(unknown))} are not defined" if unknown else "an output is named as an input is, or an axis is not a size")
+        wrong = "an output is named as an input is, or an axis is not a size"
+        if not run or unknown:
+            lacks = f"axes {', '.join(sorted(unknown))} are not defined"
+            wrong = lacks if run else "its reference has no function run"
         raise InputError(f"{where}: {wrong}")
     return Definition(str(row["name"]), str(row.get("op_type") or ""), constants, variables, inputs, outputs, reference)
 

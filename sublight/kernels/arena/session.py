@@ -90,12 +90,12 @@ def described(arena: Arena, entries: Sequence[Entry]) -> dict[Entry, dict[str, s
 def checks(arena: Arena, contract: Contract, entries: Sequence[Entry], cases: Sequence[Case], *,
            results: Results | None = None, device: str | None = None, done: Done | None = None) -> Iterator[Trial]:
     """Every kernel on every case; those that the file holds already are not made again."""
-    keys = described(arena, entries) if results else {entry: {} for entry in entries}
+    keys = described(arena, entries) if results is not None else {entry: {} for entry in entries}
     about = _environment(keys, device, arena.threads, None)
     for number, case in enumerate(cases):
         left = []
         for entry in entries:
-            found = results.get(_check_key(contract, case, keys[entry], about)) if results else None
+            found = results.get(_check_key(contract, case, keys[entry], about)) if results is not None else None
             if found is None:
                 left.append(entry)
             else:
@@ -103,7 +103,7 @@ def checks(arena: Arena, contract: Contract, entries: Sequence[Entry], cases: Se
         for checked in check(arena, contract, left, [case], device=device):
             trial = Trial(checked.entry.name, shown(case), checked.judged.outcome,
                           tuple(map(_errors, checked.judged.errors)))
-            if results:
+            if results is not None:
                 results.add(_check_key(contract, case, keys[checked.entry], about), trial_json(trial))
             yield trial
         if done:
@@ -119,13 +119,13 @@ def runs(arena: Arena, contract: Contract, shapes: Sequence[Any], entries: Seque
     for number, shape in enumerate(shapes):
         key = {"kind": "bench", "op": contract.name, "shape": fields_of(shape), "environment": about,
                "kernels": [keys[entry] for entry in entries]}
-        found = results.get(key) if results else None
+        found = results.get(key) if results is not None else None
         if found is not None:
             yield dataclasses.replace(run_of(found), known=True)
         else:
             run = kept(measure(arena, contract, shape, entries, cache=cache, pace=pace, device=device, limits=limits),
                        keys, about)
-            if results:
+            if results is not None:
                 results.add(key, run_json(run))
             yield run
         if done:

@@ -1,0 +1,135 @@
+"""sublight kernel check, bench and choose: what they are asked, what they answer, and with which exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from sublight.cli.kernel import bench, check, choose  # noqa: E402
+from sublight.cli.kernel.shapes import asked  # noqa: E402
+from sublight.errors import InputError  # noqa: E402
+from sublight.kernels.arena.sizes import parsed, shown  # noqa: E402
+from sublight.kernels.listed import contract  # noqa: E402
+
+DEMO = Path(__file__).parent.parent / "sublight" / "demo" / "cpu_lm_rank0.json.gz"
+SWIGLU = """
+import torch
+from torch.nn.functional import silu
+
+def right(inputs, outputs):
+    gate, up = inputs["gate_up"].float().chunk(2, dim=-1)
+    outputs["out"].copy_(silu(gate) * up)
+
+def wrong(inputs, outputs):
+    gate, up = inputs["gate_up"].float().chunk(2, dim=-1)
+    outputs["out"].copy_(silu(up) * gate)
+
+def twice(inputs, outputs):
+    for _ in range(4):
+        right(inputs, outputs)
+"""
+
+
+def options(*words: str) -> argparse.Namespace:
+    top = argparse.ArgumentParser()
+    below = top.add_subparsers(required=True)
+    for command in (check, bench, choose):
+        command.add(below)
+    return top.parse_args(words)
+
+
+def run(*words: str) -> int:
+    given = options(*words)
+    code: int = given.run(given)
+    return code
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(SWIGLU)
+    return str(path)
+
+
+@pytest.mark.parametrize(("text", "shape"), [
+    ("rows=4,width=64", "rows=4,width=64"), ("width=1k, rows=2,quant=none", "rows=2,width=1024"),
+    ("rows=4,width=64,quant=fp8,form=fp16", "rows=4,width=64,form=fp16,quant=fp8"),
+])
+def test_shapes_are_read_and_shown(text: str, shape: str) -> None:
+    assert shown(parsed(contract("swiglu"), text)) == shape
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("rows=4", "lacks width"), ("rows=4,widht=64", "did you mean width"), ("rows=x,width=64", "rows=x: expected int"),
+    ("rows", "expected name=value"), ("rows=4,width=64,form=fp13", "has no shape"),
+])
+def test_what_is_no_shape_says_why(text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        parsed(contract("swiglu"), text)
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["bench", "swiglu"], "expected one of --shape"),
+    (["bench", "swiglo", "--shape", "rows=1,width=1"], "did you mean swiglu"),
+    (["bench", "swiglu", "--shape", "rows=1,width=1", "--kernel", "nobody"], "no kernel 'nobody' for swiglu; there are"),
+    (["bench", "swiglu", "--shape", "rows=1,width=1", "--kernel", "no.py:f"], "no such file"),
+    (["bench", "swiglu", "--shape", "rows=1,width=1", "--threads", "9999"], "the cores that this process may use"),
+    (["bench", "swiglu", "--from-model", "llama", "--shape", "rows=1,width=1"], "got --shape and --from-model"),
+    (["choose", "swiglu", "--look-up", "no.json", "--shape", "rows=1,width=1"], "cannot read the choice table no.json"),
+])
+def test_a_wrong_question_is_one_clear_error(words: list[str], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        run(*words)
+
+
+def test_shapes_of_a_model_are_weighed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(options("bench", "norm", "--from-model", "meta-llama/Llama-3.1-8B", "--batch", "4", "--context", "99"),
+                  contract("norm"))
+    assert {(weighed.shape.rows, weighed.shape.width) for weighed in found} == {(4, 4096)}
+    assert sum(weighed.share or 0 for weighed in found) < 0.5
+    assert "no contract for" in capsys.readouterr().err
+
+
+def test_shapes_of_a_trace_are_weighed_by_time(capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(options("bench", "cross_entropy", "--from-trace", str(DEMO), "--top", "2"), contract("cross_entropy"))
+    assert found
+    assert [weighed.share for weighed in found] == sorted((w.share for w in found), key=lambda s: -(s or 0))
+    assert "of the time: " in capsys.readouterr().err
+
+
+def test_check_tells_right_from_wrong(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = ["--shape", "rows=3,width=40"]
+    assert run("check", "swiglu", "--kernel", f"{file}:right", *shape) == 0
+    assert "right" in capsys.readouterr().out
+    assert run("check", "swiglu", "--kernel", f"{file}:right", "--kernel", f"{file}:wrong", *shape) == 1
+    out = capsys.readouterr().out
+    assert "FAILED" in out
+    assert "beyond their bound" in out
+
+
+def test_bench_and_choose(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results, table = tmp_path / "r.jsonl", tmp_path / "choice.json"
+    words = ["swiglu", "--kernel", f"{file}:right", "--kernel", f"{file}:twice", "--shape", "rows=64,width=512",
+             "--seconds", "0.2", "--results", str(results)]
+    assert run("bench", *words, "--format", "json", "--traces", str(tmp_path / "set")) == 0
+    first: dict[str, Any] = json.loads(capsys.readouterr().out)["runs"][0]
+    assert [one["kernel"] for one in first["standings"]] == ["right", "twice"]
+    assert first["standings"][1]["times_best"] > 1.5
+    assert first["bound_seconds"] is None or first["bound_seconds"] < first["standings"][0]["seconds"]
+    assert len(results.read_text().splitlines()) == 1
+    assert len(list((tmp_path / "set").rglob("*.json*"))) == 5
+    assert run("choose", *words, "--table", str(table)) == 0
+    assert "right" in capsys.readouterr().out
+    assert len(results.read_text().splitlines()) == 1, "nothing was measured again"
+    assert run("choose", "swiglu", "--look-up", str(table), "--shape", "rows=100,width=512", "--format", "json") == 0
+    near = json.loads(capsys.readouterr().out)["found"][0]
+    assert (near["kernel"], near["field"], round(near["times_off"], 2)) == ("right", "rows", 1.56)
+    Path(file).write_text(SWIGLU + "\n# changed\n")
+    assert run("bench", *words) == 0
+    assert len(results.read_text().splitlines()) == 2, "a changed source is another key"
