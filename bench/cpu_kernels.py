@@ -10,23 +10,26 @@ with the interval of order statistics that holds the median with 95 % or more.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from sublight.kernels.arena.ceilings import prober
+from sublight.kernels.arena import clock
 from sublight.kernels.contract import Case
 from sublight.kernels.decode.cpu import attend
 from sublight.kernels.decode.shape import Shape as Decode
 from sublight.kernels.listed import contract, kernels
-from sublight.kernels.native import machine
+from sublight.kernels.native import build, machine
 from sublight.kernels.rounding import DTYPES
 from sublight.work import Work
 
@@ -122,9 +125,9 @@ def benches() -> dict[str, Callable[[], Bench]]:
         "cross-entropy": lambda: of_contract("cross_entropy", "torch", Loss(64, 151936)),
         "decode": lambda: attention(32768),
         "decode-paged": lambda: of_contract("decode", "torch", Decode(1, 32768, 32, 8, 128)),
-        **{f"gemm-{m}": lambda m=m: of_contract("gemm", "torch", Product(m, 14336, 4096), wide_weights)
+        **{f"gemm-{m}": partial(of_contract, "gemm", "torch", Product(m, 14336, 4096), wide_weights)
            for m in (1, 4, 16, 64)},
-        **{f"moe-{t}": lambda t=t: of_contract("moe", "loop", Experts(t, 64, 8, 2048, 1024), wide_experts)
+        **{f"moe-{t}": partial(of_contract, "moe", "loop", Experts(t, 64, 8, 2048, 1024), wide_experts)
            for t in (1, 16, 256)},
     }
 
@@ -136,16 +139,39 @@ def seconds(call: Call, times: int) -> float:
     return (time.thread_time_ns() - started) / times / 1e9
 
 
-def rounds(bench: Bench, count: int) -> tuple[dict[str, list[float]], Any]:
+class Ceilings:
+    """Best rates of the rounds, in the same CPU time as the kernels: the arena's loops, which time themselves by the
+    wall clock, as its kernels are. Bytes a second read, and copied past the caches or not; fp32 multiply-adds.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.library = build.library(Path(clock.__file__).with_name("ceilings.cpp"))
+        self.buffer = torch.ones(max(nbytes, 1 << 14) // 1024 * 1024, dtype=torch.uint8)
+        self.read = self.memory = self.fma = 0.0
+
+    def sample(self) -> None:
+        at, size = ctypes.c_void_p(self.buffer.data_ptr()), ctypes.c_int64(self.buffer.numel())
+        passes = max(1, (1 << 26) // self.buffer.numel())
+        moved = self.buffer.numel() * passes
+        self.read = max(self.read, moved / seconds(lambda: self.library.sublight_read(at, size, passes, 1), 1))
+        for past in (0, 1):
+            copied = moved / seconds(partial(self.library.sublight_copy, at, size, passes, 1, past), 1)
+            self.memory = max(self.memory, self.read, copied)
+        operations = ctypes.c_double()
+        taken = seconds(lambda: self.library.sublight_fma(ctypes.c_int64(1 << 21), 1, ctypes.byref(operations)), 1)
+        self.fma = max(self.fma, operations.value / taken)
+
+
+def rounds(bench: Bench, count: int) -> tuple[dict[str, list[float]], Ceilings]:
     """CPU seconds of each, round by round, and the rates of the same rounds. Who takes 20 times as long as ours is not
     asked more than three times.
     """
-    ceilings, sample = prober(int(bench.nbytes))
+    ceilings = Ceilings(int(bench.nbytes))
     first = {name: (seconds(call, 1), seconds(call, 1))[1] for name, call in bench.calls.items()}
     times = {name: max(1, math.ceil(0.02 / once)) for name, once in first.items()}
     found: dict[str, list[float]] = {name: [] for name in bench.calls}
     for number in range(count):
-        sample()
+        ceilings.sample()
         for name, call in bench.calls.items():
             if number < 3 or first[name] < 20 * first[OURS]:
                 found[name].append(seconds(call, times[name]))
@@ -161,11 +187,11 @@ def interval(values: list[float]) -> tuple[float, float, float]:
     return float(np.median(ordered)), ordered[lowest], ordered[n - 1 - lowest]
 
 
-def lines(bench: Bench, found: dict[str, list[float]], ceilings: Any) -> Iterator[str]:
+def lines(bench: Bench, found: dict[str, list[float]], ceilings: Ceilings) -> Iterator[str]:
     ours = found[OURS]
     # What reads almost all of its bytes is held against what reading reaches; a copy past the caches may be faster.
-    fma, memory = ceilings.best("fma"), ceilings.best("read") if bench.reads > 0.95 else ceilings.memory
-    bound = max(bench.nbytes / memory, bench.flops / max(fma, ceilings.best("tiles bf16")))
+    fma, memory = ceilings.fma, ceilings.read if bench.reads > 0.95 else ceilings.memory
+    bound = max(bench.nbytes / memory, bench.flops / fma)
     share = bound / float(np.median(ours))
     yield (f"{bench.name}: ours {np.median(ours) * 1e3:.3g} ms, {bench.nbytes / np.median(ours) / 1e9:.3g} GB/s, "
            f"{bench.flops / np.median(ours) / 1e9:.3g} GFLOP/s; {share:.0%} of the bound "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -196,7 +198,10 @@ def test_training_and_gradients_are_the_modules_own() -> None:
 def test_other_inputs_are_the_modules_own() -> None:
     model, x = nn.Sequential(Norm()).eval(), torch.randn(3, WIDTH)
     applied = sublight.kernels.apply(model)
-    own = lambda: applied.calls()["0"].own  # noqa: E731
+
+    def own() -> int:
+        return applied.calls()["0"].own
+
     with torch.no_grad():
         assert far(model(x.t().contiguous().t()), model(x)) == 0.0          # strides: made contiguous
         assert own() == 0
@@ -264,8 +269,27 @@ def test_a_choice_is_kept_to() -> None:
     assert applied.calls()["layers.0.input_norm"].own == 1
     assert applied.calls()["layers.0.mlp"].ours == 0
     assert len(asked) == len(set(asked))                          # asked once a shape
+    assert all(op in ("norm", "swiglu", "decode") for op, _ in asked)
     with pytest.raises(InputError, match="did you mean norm"):
         sublight.kernels.apply(model, choices={"nrom": "sublight"})
+
+
+def test_tables_of_the_arena_choose(tmp_path: Any) -> None:
+    """Two rows: ours is tied, so it is taken. Eighteen: another one is faster. Fifty: nothing near was measured."""
+    from sublight.kernels.arena.choice import Choice, ChoiceTable, document, load
+    from sublight.kernels.norm.shape import Shape
+
+    made = [Choice(asdict(Shape(2, WIDTH)), "inductor", False, ("sublight",), 1e-5, None, {}),
+            Choice(asdict(Shape(18, WIDTH)), "inductor", True, (), 1e-5, None, {"sublight": (2.0, 1.9, 2.1)})]
+    (tmp_path / "norm.json").write_text(json.dumps(document(ChoiceTable("norm", {}, tuple(made)))))
+    model = nn.Sequential(Norm()).bfloat16().eval()
+    applied = sublight.kernels.apply(model, choices=[load(tmp_path / "norm.json")])
+    seen = []
+    with torch.no_grad():
+        for rows in (2, 18, 50):
+            model(torch.randn(rows, WIDTH).bfloat16())
+            seen.append((applied.calls()["0"].ours, applied.calls()["0"].own))
+    assert seen == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_what_is_swapped_already_or_by_others_is_kept() -> None:

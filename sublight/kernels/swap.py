@@ -14,8 +14,8 @@ sees them.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -23,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from sublight.errors import InputError
+from sublight.kernels.arena.choice import ChoiceTable
 from sublight.kernels.contract import Shape, Tensor
 from sublight.kernels.decode import cpu as decode
 from sublight.kernels.decode.shape import Shape as DecodeShape
@@ -35,6 +36,7 @@ from sublight.kernels.swiglu.shape import Shape as SwigluShape
 
 # Which kernel to take for an operator and a shape. Another name than ours, or None: the module's own forward.
 Choice: TypeAlias = Callable[[str, Shape], str | None]
+Choices: TypeAlias = Mapping[str, str] | Iterable[ChoiceTable] | Choice
 OURS = "sublight"
 OPERATORS: Mapping[type, str] = {Norm: "norm", Gated: "swiglu", Attends: "decode"}
 
@@ -90,18 +92,21 @@ class Applied:
         return {path: Calls(found.ours, found.own) for path, found in self._calls.items()}
 
 
-def apply(model: Module, *, choices: Mapping[str, str] | Choice | None = None) -> Applied:
+def apply(model: Module, *, choices: Choices | None = None) -> Applied:
     """Swaps RMSNorm, SwiGLU and decode attention in a torch module tree for our CPU kernels, where a choice says so.
 
-    choices: a kernel's name by operator ("norm", "swiglu", "decode"), or a function of operator and shape that is asked
-    at each new shape; ours is "sublight". Without one: ours everywhere. A norm or a gated layer is swapped only if it
-    returns on a probe what it looks like; attention is swapped call by call (see `_Decode`).
+    choices: tables of the arena (`arena.choice.load`), a kernel's name by operator ("norm", "swiglu", "decode"), or a
+    function of operator and shape; ours is "sublight". Asked once at each new shape; where a table has no shape near
+    enough, or a faster kernel than ours, the module's own forward runs. Without choices: ours everywhere. A norm or a
+    gated layer is swapped only if it returns on a probe what it looks like; attention call by call (see `_Decode`).
 
     Raises InputError where our kernels cannot be built, or for an operator that is not swapped.
     """
     cannot = build.refusal()
     if cannot:
         raise InputError(cannot)
+    if isinstance(choices, Iterable) and not isinstance(choices, Mapping):
+        choices = _from_tables({table.op: table for table in choices})
     choose = _choice(choices)
     swapped: dict[str, tuple[Module, type, Calls, str]] = {}
     kept: list[Kept] = []
@@ -135,6 +140,19 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = N
     """
     made = _decoded(q, k, v, scale=scale)
     return scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True) if made is None else made
+
+
+def _from_tables(tables: Mapping[str, ChoiceTable]) -> Choice:
+    def choose(op: str, shape: Shape) -> str | None:
+        if op not in tables:
+            return None
+        try:
+            found = tables[op].nearest(asdict(shape)).choice
+        except InputError:                # no shape near enough was measured
+            return None
+        return OURS if OURS in (found.kernel, *found.tied) else found.kernel
+
+    return choose
 
 
 def _choice(choices: Mapping[str, str] | Choice | None) -> Choice:
@@ -207,12 +225,12 @@ def _norm(module: Module, what: Any, x: Any, choose: Choice) -> Tensor | None:
     weight = module.weight
     if not _takes(x, weight):
         return None
-    width, eps = weight.shape[0], what.epsilon(module, x.dtype)
+    width = weight.shape[0]
     if x.dim() < 1 or x.shape[-1] != width:
         return None
-    if choose("norm", NormShape(x.numel() // width, width, form=FORMS[x.dtype], eps=eps)) != OURS:
+    if choose("norm", NormShape(x.numel() // width, width, form=FORMS[x.dtype])) != OURS:      # eps takes no time
         return None
-    return torch.ops.sublight.rms_norm(x.contiguous(), weight.detach().contiguous(), eps)
+    return torch.ops.sublight.rms_norm(x.contiguous(), weight.detach().contiguous(), what.epsilon(module, x.dtype))
 
 
 def _gated(module: Module, what: Any, x: Any, choose: Choice) -> Tensor | None:
@@ -278,7 +296,7 @@ def _decoded(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
     if key.stride(3) != 1 or (attn_mask is not None and not _shows_all(attn_mask)):
         return None
     shape = DecodeShape(batch, tokens, heads, kv_heads, dim, form=FORMS[query.dtype])
-    if choose is not None and choose("decode", shape) != OURS:
+    if decode.refuses(shape) or (choose is not None and choose("decode", shape) != OURS):
         return None
     return torch.ops.sublight.decode(query.contiguous(), key, value, scale)
 

@@ -11,12 +11,12 @@ from sublight.kernels.kernel import Kernel, Run
 from sublight.kernels.native.call import address, form_of, function, ours, threads
 
 SOURCE = Path(__file__).with_name("decode.cpp")
-FORMS = ("bf16", "fp16", "fp32")
+FORMS = ("bf16", "fp32")
 TAKES = "pppppp iiiiii p f t"
 
 
 def refuses(shape: Shape) -> str | None:
-    return None if shape.form in FORMS else f"our CPU kernel takes {', '.join(FORMS)}, not {shape.form}"
+    return None if shape.form in FORMS else f"our CPU kernel takes {' and '.join(FORMS)}, not {shape.form}"
 
 
 def made(shape: Shape, constants: Tensors) -> Run:
@@ -36,7 +36,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Te
     """Attention of one query token to all of a cache in one piece: what scaled_dot_product_attention returns for it.
 
     q [batch, heads, 1, dim] (contiguous); k, v [batch, kv_heads, tokens, dim] with the same strides, that of the last
-    dimension 1; bf16, fp16 or fp32. scale is 1/√dim unless said. heads is a multiple of kv_heads.
+    dimension 1; bf16 or fp32. scale is 1/√dim unless said. heads is a multiple of kv_heads.
     """
     import torch
 

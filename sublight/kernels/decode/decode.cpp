@@ -341,5 +341,4 @@ void decode(const Element *q, const Element *k, const Element *v, const int32_t 
     }
 
 SUBLIGHT_DECODE(decode_bf16, bf16)
-SUBLIGHT_DECODE(decode_fp16, fp16)
 SUBLIGHT_DECODE(decode_fp32, float)
