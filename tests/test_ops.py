@@ -288,6 +288,11 @@ RECORDED: tuple[tuple[str, list[Any], list[Any], list[str], Context, dict[tuple[
     ("aten::_fused_adamw_", [[[1000], [50]]] * 4 + [[], [[], []], *[[]] * 6], [LIST] * 4 + [LIST, LIST, *[S] * 6], [],
      adam("float"), {FP32: 8 * 1050}, 4 * 4 * 1050, 3 * 4 * 1050),                           # p, g, m, v -> p, m, v
     ("_C::silu_and_mul", [[32, 100], [32, 200]], [BF, BF], [], Context(), {FP32: 2 * 3200}, 2 * 6400, 2 * 3200),
+    ("sublight::rms_norm", [[2, 3, 64], [64], []], [BF, BF, S], ["", "", "1e-06"], Context(), {FP32: 4 * 384},
+     2 * (384 + 64), 2 * 384),
+    ("sublight::swiglu", [[2, 1, 96], [2, 1, 96]], [BF, BF], [], Context(), {FP32: 2 * 192}, 2 * 2 * 192, 2 * 192),
+    ("sublight::decode", [[2, 8, 1, 64], [2, 2, 100, 64], [2, 2, 100, 64], []], [BF, BF, BF, S], [], Context(),
+     {BF16: 2 * 8 * 100 * 4 * 64}, 2 * 2 * (8 * 64 + 2 * 2 * 100 * 64), 2 * 2 * 8 * 64),
     ("aten::where", [[4, 8], [4, 8], [4, 8]], ["bool", BF, BF], [], Context(), {}, 32, 2 * 32),
     ("aten::view", [[4, 8], []], [BF, S], [], Context(), {}, 0, 0),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sublight.ops import engine_calls, torch_calls, written
+from sublight.ops import engine_calls, own_calls, torch_calls, written
 from sublight.ops.answer import Rule
 from sublight.ops.arguments import Arguments, arguments
 from sublight.ops.collective import Communication
@@ -12,7 +12,7 @@ from sublight.ops.context import Context
 from sublight.ops.op import Op
 from sublight.trace import Collective, OpArgs
 
-RULES = torch_calls.RULES | engine_calls.RULES
+RULES = torch_calls.RULES | engine_calls.RULES | own_calls.RULES
 # c10::ScalarType as collectives record it.
 DTYPES = {
     "BFloat16": "bf16", "Half": "fp16", "Float": "fp32", "Double": "fp64", "Long": "int64", "Int": "int32",
