@@ -46,6 +46,7 @@ def timed(ring: Arena, name: str, shape: Shape | None = None) -> Lane:
     return measure(ring, CONTRACT, shape or Shape(64, 256), [Entry("tiny", name, path=FILE)], pace=PACE).lanes[0]
 
 
+@pytest.mark.heavy
 def test_the_honest_kernel_beside_them_passes(ring: Arena) -> None:
     lane = timed(ring, "right")
     assert str(lane.outcome) == "passed"
@@ -59,6 +60,7 @@ def test_a_cheat_passes_the_naive_bench(naive: dict[str, dict[str, float]], chea
     assert not cheat.faster or naive[cheat.name]["share"] < 0.5
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.name)
 def test_the_arena_rejects_it(ring: Arena, cheat: Cheat) -> None:
     found = timed(ring, cheat.name).outcome
@@ -66,6 +68,7 @@ def test_the_arena_rejects_it(ring: Arena, cheat: Cheat) -> None:
     assert cheat.said in str(found)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "said"), [
     ("patches_our_loop", "its clock says"),
     ("answers_early", "answered out of turn"),

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sublight.cli.kernel import bench, check, choose  # noqa: E402
-from sublight.cli.kernel.shapes import asked  # noqa: E402
-from sublight.errors import InputError  # noqa: E402
-from sublight.kernels.arena.sizes import parsed, shown  # noqa: E402
-from sublight.kernels.listed import contract  # noqa: E402
+from sublight.cli.kernel import bench, check, choose
+from sublight.cli.kernel.shapes import asked
+from sublight.errors import InputError
+from sublight.kernels.arena.sizes import parsed, shown
+from sublight.kernels.listed import contract
 
 DEMO = Path(__file__).parent.parent / "sublight" / "demo" / "cpu_lm_rank0.json.gz"
 SWIGLU = """
@@ -103,6 +103,7 @@ def test_shapes_of_a_trace_are_weighed_by_time(capsys: pytest.CaptureFixture[str
     assert "of the time: " in capsys.readouterr().err
 
 
+@pytest.mark.heavy
 def test_check_tells_right_from_wrong(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--shape", "rows=3,width=40"]
     assert run("check", "swiglu", "--kernel", f"{file}:right", *shape) == 0
@@ -113,6 +114,7 @@ def test_check_tells_right_from_wrong(file: str, capsys: pytest.CaptureFixture[s
     assert "beyond their bound" in out
 
 
+@pytest.mark.heavy
 def test_bench_and_choose(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, table = tmp_path / "r.jsonl", tmp_path / "choice.json"
     words = ["swiglu", "--kernel", f"{file}:right", "--kernel", f"{file}:twice", "--shape", "rows=64,width=512",
