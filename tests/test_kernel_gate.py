@@ -74,6 +74,12 @@ def test_rules_are_for_the_kernels_that_they_name() -> None:
         checked([GOOD, other], [Rule("mat_mul", max_stack=0)])
 
 
+def test_which_rules_need_instructions() -> None:
+    assert not Rule(max_registers=1, max_stack=1, max_shared=1, min_occupancy=0.5, min_blocks=1).needs_instructions
+    assert all(rule.needs_instructions for rule in (
+        Rule(max_spills=0), Rule(require_tensor="HMMA"), Rule(min_tensor_limit=0.5)))
+
+
 def test_rules_of_a_file() -> None:
     text = '[[rule]]\nkernels = "attn*"\nmax-spills = 0\nmin-tensor-limit = 85\n[[rule]]\nmax_registers = 168\n'
     assert rules_of(text, "x") == (Rule("attn*", max_spills=0, min_tensor_limit=0.85), Rule(max_registers=168))

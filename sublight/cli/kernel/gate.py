@@ -53,6 +53,8 @@ def run(options: argparse.Namespace) -> int:
     if not rules and not options.baseline:
         raise InputError("nothing to check; expected --max-registers N and the like, --rules FILE.toml or --baseline "
                          "FILE")
+    if not options.baseline and not any(rule.needs_instructions for rule in rules):
+        options.resources_only = True                # disassembly takes most of the time
     before = kernels_of(options.baseline, options) if options.baseline else ()
     kernels = _compiled(figures_of(options.code, options)[0])
     found = (*checked(kernels, rules, [short(kernel.name) for kernel in kernels]), *worse(before, kernels))

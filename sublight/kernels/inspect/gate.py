@@ -29,6 +29,11 @@ class Rule:
     min_occupancy: float | None = None       # share of the SM's warps
     min_blocks: int | None = None            # an SM
 
+    @property
+    def needs_instructions(self) -> bool:
+        """Whether resources alone do not answer it."""
+        return any(asked is not None for asked in (self.max_spills, self.require_tensor, self.min_tensor_limit))
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
