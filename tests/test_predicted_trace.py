@@ -268,7 +268,7 @@ def of_label(case: str, label: str) -> list[int]:
     """Which kernels of a case carry an operator out, counted in their order."""
     made = original(case)
     names = [made.names[i] for i in made.ops.name.tolist()]
-    return [i for i, name in enumerate(names) if name == f"sublight::{label}"]
+    return [i for i, name in enumerate(names) if name == f"predicted::{label}"]
 
 
 def within_1_percent(ns: int, planted: float) -> bool:

@@ -23,7 +23,7 @@ from sublight.ops.context import Context
 from sublight.ops.op import Op, Operand
 from sublight.trace import OpArgs
 
-PREFIX = "sublight::"                    # of the names of such calls; the operator's label follows
+PREFIX = "predicted::"                   # of the names of such calls; the operator's label follows
 LONGEST_WORD = 32
 
 
