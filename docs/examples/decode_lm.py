@@ -2,6 +2,7 @@
 
     python decode_lm.py            # as PyTorch runs it
     python decode_lm.py --fast     # norms, gates and decode attention swapped for the kernels that fit best
+    python decode_lm.py --compare  # both, in turns
 
 Weights and cache are random: what counts is where the time goes. bf16, one thread, 8 sequences of 1,024 tokens. Prints
 tokens per second and a checksum of the tokens. Needs torch.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -118,18 +120,70 @@ def generate(model: Any, caches: Any, tokens: Any, steps: int) -> tuple[list[flo
     return seconds, torch.stack(out)
 
 
+def compare(model: Any, caches: Any, tokens: Any, tables: Any, *, rounds: int = 8, steps: int = 2) -> str:
+    """The model as it is and swapped, in turns within one process: tokens per second, the gain with its interval, and
+    how far the logits of one step are apart."""
+    import numpy as np
+
+    from sublight.kernels import apply
+    from sublight.shift import of_pairs
+
+    took: tuple[list[float], list[float]] = [], []
+    for _ in range(rounds):
+        took[0].append(statistics.median(generate(model, caches, tokens, steps)[0]))
+        applied = apply(model, choices=tables)
+        took[1].append(statistics.median(generate(model, caches, tokens, steps)[0]))
+        applied.undo()
+    gain = of_pairs(np.log(took[0]) - np.log(took[1]), 0.95)
+    before, after = (BATCH / statistics.median(seconds) for seconds in took)
+    return (f"{before:.0f} -> {after:.0f} tokens/s: {np.exp(gain.estimate):.2f} times as fast, "
+            f"95 % interval {np.exp(gain.low):.2f} to {np.exp(gain.high):.2f}, {rounds} pairs\n"
+            + apart(model, caches, tokens, tables))
+
+
+def apart(model: Any, caches: Any, tokens: Any, tables: Any) -> str:
+    """Errors of the logits of one step, as it is and swapped, against the same weights and cache in float64."""
+    from sublight.kernels import apply
+
+    def logits() -> Any:
+        with torch.inference_mode():
+            return model(tokens, caches, CONTEXT).double()
+
+    plain = logits()
+    applied = apply(model, choices=tables)
+    fast = logits()
+    applied.undo()
+    exact_model = Decoder().double().eval()
+    exact_model.load_state_dict({name: value.double() for name, value in model.state_dict().items()})
+    with torch.inference_mode():
+        exact = exact_model(tokens, [(k.double(), v.double()) for k, v in caches], CONTEXT)
+    errors = [float((found - exact).norm() / exact.norm()) for found in (plain, fast)]
+    return f"error of the logits (L2, against float64): {errors[0]:.4f} as PyTorch runs it, {errors[1]:.4f} swapped"
+
+
 def main() -> int:
     """Generate."""
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--fast", action="store_true", help="swap what has a better kernel, with sublight.kernels.apply")
+    ask.add_argument("--compare", action="store_true", help="both, in turns")
+    ask.add_argument("--choices", nargs="*", metavar="TABLE", help="of sublight kernel choose --table")
     ask.add_argument("--steps", type=int, default=16)
     options = ask.parse_args()
     torch.set_num_threads(1)
     model, caches, tokens = made()
+    tables = None
+    if options.choices:
+        from sublight.kernels.arena.choice import load
+
+        tables = [load(Path(path)) for path in options.choices]
+    if options.compare:
+        print(compare(model, caches, tokens, tables))
+        return 0
     if options.fast:
         from sublight.kernels import apply
 
-        print(apply(model))
+        applied = apply(model, choices=tables)
+        print(f"swapped {len(applied.swapped)} modules")
     seconds, out = generate(model, caches, tokens, options.steps)
     print(f"{BATCH / statistics.median(seconds):.0f} tokens/s, checksum {int(out.sum())}")
     return 0
