@@ -31,7 +31,8 @@ WITH_EXAMPLES = ("explain", "demo", "budget", "idle", "bounds", "replay", "ranks
                  "perfetto", "devices", "calibrate", "comm-topology", "comm-nccl", "comm-expect", "comm-doctor",
                  "comm-tuner", "comm-reports", "clusters", "models", "nsys", "explain-model", "steps", "predict",
                  "plan", "sweep", "stories", "serving", "serving-protocols", "training", "operator-times", "memory",
-                 "engines", "diff", "pasted", "results", "logs", "record")
+                 "engines", "diff", "pasted", "results", "logs", "record", "kernel-inspect", "kernel-gate",
+                 "kernel-compare")
 NEED_EXAMPLES = [*(DOCS / f"{name}.md" for name in WITH_EXAMPLES), *FINDING_PAGES]
 
 
