@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
 
+@cache
 def at_once(path: Path) -> set[str]:
     """Modules that importing a file imports, and what it takes from them, which may be modules too."""
     nodes = [node for node in top_level(parsed(path)) if isinstance(node, ast.ImportFrom)]
