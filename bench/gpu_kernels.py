@@ -44,8 +44,8 @@ REHEARSED = 3                            # cases an operator
 def main() -> None:
     options = parsed()
     began = time.monotonic()
-    found = {"machine": rehearsal() if options.rehearse else machine(), "checks": list(checks(options)),
-             "times": [] if options.rehearse else list(times(deadline=began + 290))}
+    found: dict[str, Any] = {"machine": rehearsal() if options.rehearse else machine(), "checks": list(checks(options)),
+                             "times": [] if options.rehearse else list(times(deadline=began + 290))}
     Path(options.output).write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     wrong = sum(len(check["wrong"]) for check in found["checks"])
     print(f"{sum(check['tried'] for check in found['checks'])} cases, {wrong} wrong; {len(found['times'])} times; "
@@ -223,7 +223,7 @@ def buffers(kept: Contract, shape: Any) -> list[tuple[Mapping[str, Any], dict[st
     first = {name: tensor.cuda() for name, tensor in kept.inputs(Case(shape)).items()}
     nbytes = sum(tensor.nbytes for tensor in first.values())
     times = min(CALLS, 1 + L2_TIMES * torch.cuda.get_device_properties().L2_cache_size // max(1, nbytes))
-    out = []
+    out: list[tuple[Mapping[str, Any], dict[str, Any]]] = []
     for _ in range(times):
         inputs = {name: tensor.clone() for name, tensor in first.items()}
         out.append((inputs, {name: inputs[name] if name in inputs else torch.empty(

@@ -24,14 +24,17 @@ def lines(found: Sequence[Cell]) -> Iterator[str]:
 
 
 def said(cell: Cell, reasons: dict[str, int]) -> str:
-    """A cell: tensor-core instruction or width of accesses, registers a thread, KiB of shared memory a block."""
+    """A cell: tensor-core instruction or width of accesses, registers a thread, KiB of shared memory a block, and where
+    something else than the tensor cores binds the best loop, what, and the share of their peak that it allows."""
     if cell.facts is None:
         number = reasons.setdefault(cell.why or "", len(reasons) + 1)
         return f"no ({number})"
     facts = cell.facts
     what = ", ".join(facts.tensor) if cell.row.tensor else "128 bits" if facts.wide >= 0.75 else "narrow"
     spills = f", {facts.spills} spills" if facts.spills else ""
-    return f"{what}; {facts.registers}{spills}; {-(-facts.shared // 1024)}"
+    binds = facts.limit is not None and facts.binds != "tensor"
+    limit = f"; {facts.binds} ≤ {facts.limit:.0%}" if binds and facts.limit is not None else ""
+    return f"{what}; {facts.registers}{spills}; {-(-facts.shared // 1024)}{limit}"
 
 
 if __name__ == "__main__":

@@ -84,7 +84,8 @@ def programs(op: str, case: Case, target: Target) -> int:
     if op == "gemm":
         chosen = form.tile(case.shape, target)
         return int(-(-case.shape.m // chosen.m) * -(-case.shape.n // chosen.n) * -(-case.shape.k // chosen.k))
-    return max(prod(call.grid) for call in form.calls(case.shape, empty, target))
+    calls: tuple[Call, ...] = form.calls(case.shape, empty, target)
+    return max(prod(call.grid) for call in calls)
 
 
 def trials() -> Iterator[Any]:

@@ -1,7 +1,8 @@
 """Tiny kernels that the interpreter is tried with. Only imported by tests that have Triton."""
 
-# Constants of the compiler are written in capitals, as in every kernel of this language.
+# Code of another language: the compiler's constants are in capitals, and types are tiles and pointers.
 # ruff: noqa: N803
+# mypy: ignore-errors
 
 from __future__ import annotations
 

@@ -69,8 +69,9 @@ def _fp8(values: Array, form: str, toward_zero: bool) -> Array:
         code = np.searchsorted(middle, size, side="left")
         tie = (code < len(middle)) & (middle[np.minimum(code, len(middle) - 1)] == size)
         code = code + (tie & (code % 2 == 1))
-    out = np.where(np.isnan(values), NAN[form], code) | (np.signbit(values).astype(np.int64) << 7)
-    return out.astype(np.uint8)
+    signed = np.where(np.isnan(values), NAN[form], code) | (np.signbit(values).astype(np.int64) << 7)
+    out: Array = signed.astype(np.uint8)
+    return out
 
 
 @cache

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from sublight.kernels.inspect.binding import LoopVerdict, loops_of
-from sublight.kernels.inspect.code import Function, Launch
+from sublight.kernels.inspect.code import Launch
 from sublight.kernels.inspect.mix import Mix, mix_of
 from sublight.kernels.inspect.read import units
 from sublight.kernels.launch.ahead import Compiled, compiled_for
@@ -51,6 +51,8 @@ class Facts:
     spills: int                          # instructions to and from local memory, wherever they stand
     spills_in_loops: int                 # of those, in loops that do not only wait
     tensor: tuple[str, ...]              # names of the tensor-core instructions in loops, "HGMMA"
+    limit: float | None                  # share of the tensor cores' peak that its best loop allows at most
+    binds: str | None                    # the pipe that sets it
     wide: float                          # share of the bits of global accesses that are moved 128 at a time: in its
                                          # loops, or in the whole kernel where it has none
 
@@ -127,15 +129,17 @@ def facts_of(code: Compiled) -> Facts:
     assert function.missing is None, function.missing
     loops = [loop for loop in loops_of(function, Launch(warps=code.warps)) if loop.hot]
     whole = mix_of(function)
+    best = max(loops, key=lambda loop: loop.tensor_limit or 0.0, default=None)
     return Facts(resources.registers, resources.stack, code.shared, code.warps, _spills(whole),
-                 sum(_spills(loop.mix) for loop in loops), _tensor(function, loops), _wide(whole, loops))
+                 sum(_spills(loop.mix) for loop in loops), _tensor(loops), best and best.tensor_limit,
+                 best and best.binds, _wide(whole, loops))
 
 
 def _spills(mix: Mix) -> int:
     return mix.spill_loads + mix.spill_stores + mix.array_loads + mix.array_stores
 
 
-def _tensor(function: Function, loops: list[LoopVerdict]) -> tuple[str, ...]:
+def _tensor(loops: list[LoopVerdict]) -> tuple[str, ...]:
     return tuple(sorted({use.kind.name for loop in loops for use in loop.mix.tensor}))
 
 

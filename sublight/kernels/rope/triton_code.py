@@ -3,8 +3,9 @@
 Only imported where it is compiled or interpreted: it needs Triton at once.
 """
 
-# Constants of the compiler are written in capitals, as in every kernel of this language.
+# Code of another language: the compiler's constants are in capitals, and types are tiles and pointers.
 # ruff: noqa: N803, N806
+# mypy: ignore-errors
 
 from __future__ import annotations
 
