@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import pytest
 pytest.importorskip("torch")
 
 from sublight.cli.kernel import bench, check, choose
-from sublight.cli.kernel.shapes import asked
+from sublight.cli.kernel.shapes import asked, of_calls
 from sublight.errors import InputError
+from sublight.kernels.arena.choice import Choice, ChoiceTable
 from sublight.kernels.arena.sizes import parsed, shown
+from sublight.kernels.decode.shape import Shape as Decode
 from sublight.kernels.listed import contract
+from sublight.ops.op import Op
+from sublight.show.arena import choice_text
 
 DEMO = Path(__file__).parent.parent / "sublight" / "demo" / "cpu_lm_rank0.json.gz"
 SWIGLU = """
@@ -101,6 +106,25 @@ def test_shapes_of_a_trace_are_weighed_by_time(capsys: pytest.CaptureFixture[str
     assert found
     assert [weighed.share for weighed in found] == sorted((w.share for w in found), key=lambda s: -(s or 0))
     assert "of the time: " in capsys.readouterr().err
+
+
+def test_a_cache_that_grows_by_a_token_a_step_is_one_shape() -> None:
+    one = Decode(batch=2, kv_length=1000, heads=8, kv_heads=2, dim=64)
+    calls: list[tuple[str, Op | None, float]] = [
+        ("sdpa", contract("decode").op(replace(one, kv_length=length)), 1e6 * ms)
+        for length, ms in ((1000, 5.0), (1001, 3.0), (1002, 4.0), (500, 2.0))]
+    found = of_calls(calls, contract("decode"), 8, "time")
+    assert [(w.shape.kv_length, w.share, w.calls) for w in found] == [(1002, 12 / 14, 3), (500, 2 / 14, 1)]
+    assert [w.call_seconds for w in found] == pytest.approx([4e-3, 2e-3])
+
+
+def test_what_a_choice_would_gain_of_a_trace() -> None:
+    made = ChoiceTable("norm", {}, (Choice({"rows": 4}, "ours", True, (), 1e-3, None, {}),))
+    text = choice_text(made, "table", [0.5], [(10, 2e-3)])          # half of 40 ms, in half the time: 40 / 30
+    assert "these calls take 20 ms, 50.0% of the time" in text
+    assert "would take 10 ms" in " ".join(text.split())
+    assert "1.33 times as fast" in text
+    assert "times as fast" not in choice_text(made, "table", [0.5])
 
 
 @pytest.mark.heavy

@@ -165,17 +165,35 @@ def bench_document(runs: Sequence[Run]) -> dict[str, Any]:
 # ---- choose -------------------------------------------------------------------------------------------------------
 
 
-def choice_text(made: ChoiceTable, form: str, shares: Sequence[float | None]) -> str:
-    """One row a shape."""
-    head = ("shape", "share", "chosen", "median", "of the bound", "next", "costs")
+def choice_text(made: ChoiceTable, form: str, shares: Sequence[float | None],
+                calls: Sequence[tuple[int, float]] = ()) -> str:
+    """One row a shape. calls: of each shape, how many there are in the trace that was asked for, and the seconds of
+    one of them there: then what the choice would gain is said."""
+    traced = len(calls) == len(made.choices)
+    head = ("shape", "share", *(("calls", "there") if traced else ()), "chosen", "median", "of the bound", "next",
+            "costs")
     rows = []
-    for choice, share in zip(made.choices, shares, strict=True):
+    for at, (choice, share) in enumerate(zip(made.choices, shares, strict=True)):
         other = min(choice.regret, key=lambda name: choice.regret[name][0], default="")
         cost = "" if not other else f"{choice.regret[other][0]:.2f} x{' (a tie)' if other in choice.tied else ''}"
-        rows.append((words(choice.shape), "" if share is None else f"{share:.1%}", choice.kernel,
+        there = (str(calls[at][0]), quantity(calls[at][1], "s")) if traced else ()
+        rows.append((words(choice.shape), "" if share is None else f"{share:.1%}", *there, choice.kernel,
                      quantity(choice.seconds, "s"),
                      "?" if choice.share_of_bound is None else f"{choice.share_of_bound:.0%}", other, cost))
-    return _shown([Table(f"{made.op}: the fastest kernel of each shape", head, tuple(rows))], (), form)
+    caption = f"{made.op}: the fastest kernel of each shape"
+    return _shown([Table(caption, head, tuple(rows))], _gain(made, shares, calls) if traced else (), form)
+
+
+def _gain(made: ChoiceTable, shares: Sequence[float | None], calls: Sequence[tuple[int, float]]) -> Iterable[str]:
+    """What the calls of the trace take there, what they would take by the choice, and what that makes of the whole."""
+    now = sum(count * seconds for count, seconds in calls)
+    then = sum(count * choice.seconds for (count, _), choice in zip(calls, made.choices, strict=True))
+    share = sum(known for known in shares if known is not None)
+    if now and share:
+        left = 1 - share * (1 - then / now)
+        yield (f"In the trace these calls take {quantity(now, 's')}, {share:.1%} of the time of its operators. By the "
+               f"choice they would take {quantity(then, 's')}, and all of it be done {1 / left:.2f} times as fast, if "
+               "nothing else changes and kernels run there as they do here.")
 
 
 def nearest_text(found: Sequence[tuple[str, Nearest]], form: str) -> str:

@@ -11,6 +11,7 @@ from sublight.cli.kernel import asked
 from sublight.errors import InputError
 
 if TYPE_CHECKING:
+    from sublight.cli.kernel.shapes import Weighed
     from sublight.kernels.arena.session import Run
 
 
@@ -48,18 +49,18 @@ def run(options: argparse.Namespace) -> int:
     output.check_writable(options.output)
     if options.traces and Path(options.traces).exists() and not Path(options.traces).is_dir():
         raise InputError(f"--traces {options.traces}: expected a folder")
-    runs, shares = timed(options)
+    runs, weighed = timed(options)
     if options.traces:
         _write_traces(options, runs)
     if options.format == "json":
         output.write_text(output.json_text(arena.bench_document(runs)), options.output)
     else:
-        output.write_text(arena.bench_text(runs, options.format, shares), options.output)
+        output.write_text(arena.bench_text(runs, options.format, [one.share for one in weighed]), options.output)
     return 0 if all(kernel.outcome.ok for run in runs for kernel in run.kernels) else 1
 
 
-def timed(options: argparse.Namespace) -> tuple[tuple[Run, ...], tuple[float | None, ...]]:
-    """A run on each shape that is asked for, and the share of each shape."""
+def timed(options: argparse.Namespace) -> tuple[tuple[Run, ...], tuple[Weighed, ...]]:
+    """A run on each shape that is asked for, and what each shape stands for."""
     from sublight.kernels.arena.bench import Pace
     from sublight.kernels.arena.session import runs
 
@@ -71,7 +72,7 @@ def timed(options: argparse.Namespace) -> tuple[tuple[Run, ...], tuple[float | N
         made = tuple(runs(ring, contract, [weighed.shape for weighed in shapes], entries, cache=options.cache,
                           pace=Pace(seconds=options.seconds), results=results, device=asked.device_of(options),
                           limits=asked.limits_of(options), done=done))
-    return made, tuple(weighed.share for weighed in shapes)
+    return made, shapes
 
 
 def _write_traces(options: argparse.Namespace, runs: tuple[Run, ...]) -> None:

@@ -40,16 +40,18 @@ def run(options: argparse.Namespace) -> int:
     output.check_writable(options.table)
     if options.look_up:
         return _look_up(options)
-    runs, shares = bench.timed(options)
+    runs, weighed = bench.timed(options)
     made = table(options.op, runs)
     if options.table:
         output.write_text(output.json_text(document(made)), options.table)
     if options.format == "json":
         output.write_text(output.json_text(document(made)), options.output)
     else:
-        by_shape = {tuple(run.shape.items()): share for run, share in zip(runs, shares, strict=True)}
-        output.write_text(arena.choice_text(made, options.format, [
-            by_shape[tuple(choice.shape.items())] for choice in made.choices]), options.output)
+        by_shape = {tuple(run.shape.items()): one for run, one in zip(runs, weighed, strict=True)}
+        asked_for = [by_shape[tuple(choice.shape.items())] for choice in made.choices]
+        output.write_text(arena.choice_text(
+            made, options.format, [one.share for one in asked_for],
+            [(one.calls, one.call_seconds) for one in asked_for if one.calls and one.call_seconds]), options.output)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("shape", "from_trace", "from_model", "from_workloads")
 MOST_NAMED = 5                           # operators without a contract that are named
+GROWS, ALIKE = "kv_length", 1.05         # a cache grows by a token a step: lengths so near each other are taken as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Weighed:
 
     shape: Any
     share: float | None = None
+    calls: int | None = None             # in a trace
+    call_seconds: float | None = None    # of one of them there, in the mean
 
 
 def asked(options: argparse.Namespace, contract: Contract) -> tuple[Weighed, ...]:
@@ -41,32 +44,50 @@ def asked(options: argparse.Namespace, contract: Contract) -> tuple[Weighed, ...
     if options.from_workloads:
         return _of_workloads(options, contract)
     weighed = list(_of_trace(options.from_trace) if options.from_trace else _of_model(options))
-    return _mapped(weighed, contract, options.top, "time" if options.from_trace else "calls")
+    return of_calls(weighed, contract, options.top, "time" if options.from_trace else "calls")
 
 
-def _mapped(weighed: Iterable[tuple[str, Op | None, float]], contract: Contract, top: int, unit: str,
+def of_calls(weighed: Iterable[tuple[str, Op | None, float]], contract: Contract, top: int, unit: str,
             ) -> tuple[Weighed, ...]:
     """Shapes of what the contract covers; the rest is said."""
-    shapes: dict[Any, float] = {}
+    shapes: dict[Any, list[float]] = {}
     rest: dict[str, float] = {}
     total = 0.0
     for name, op, weight in weighed:
         total += weight
         shape = contract.shape_of(op) if op is not None else None
         if shape is not None and contract.refusal(shape) is None:
-            shapes[shape] = shapes.get(shape, 0.0) + weight
+            shapes.setdefault(shape, []).append(weight)
         elif not _of_another(op, contract):
             rest[name] = rest.get(name, 0.0) + weight
     if rest and total:
         _say_rest(rest, total, unit)
     if not shapes:
         raise InputError(f"nothing in it is an operator of the contract {contract.name}")
-    order = sorted(shapes, key=lambda shape: -shapes[shape])
+    shapes = _grown(shapes)
+    order = sorted(shapes, key=lambda shape: -sum(shapes[shape]))
     if len(order) > top:
-        left = sum(shapes[shape] for shape in order[top:]) / total
+        left = sum(sum(shapes[shape]) for shape in order[top:]) / total
         print(f"sublight: {len(order) - top} more shapes, {left:.1%} of the {unit}; --top {len(order)} takes all",
               file=sys.stderr)
-    return tuple(Weighed(shape, shapes[shape] / total) for shape in order[:top])
+    return tuple(_weighed(shape, shapes[shape], total, unit) for shape in order[:top])
+
+
+def _weighed(shape: Any, weights: list[float], total: float, unit: str) -> Weighed:
+    if unit != "time":
+        return Weighed(shape, sum(weights) / total)
+    return Weighed(shape, sum(weights) / total, len(weights), sum(weights) / len(weights) / 1e9)
+
+
+def _grown(shapes: dict[Any, list[float]]) -> dict[Any, list[float]]:
+    """Shapes that differ in the length of a cache alone, and little, as one: the longest."""
+    out: dict[Any, list[float]] = {}
+    for shape in sorted(shapes, key=lambda shape: -getattr(shape, GROWS, 0)):
+        longer = next((other for other in out if hasattr(shape, GROWS)
+                       and replace(shape, **{GROWS: getattr(other, GROWS)}) == other
+                       and getattr(other, GROWS) <= ALIKE * getattr(shape, GROWS)), shape)
+        out.setdefault(longer, []).extend(shapes[shape])
+    return out
 
 
 def _of_another(op: Op | None, contract: Contract) -> bool:
