@@ -5,14 +5,17 @@ What a GPU adds (time, races, layouts, approximate functions) is not tried here.
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import loaded
 
 from sublight.kernels.contract import Case, Contract
 from sublight.kernels.launch.call import Call, launch
@@ -181,3 +184,22 @@ def test_without_a_gpu_they_are_listed_and_refused_by_name(op: str) -> None:
     (ours,) = [kernel for kernel in kernels(op, where="cuda") if kernel.name == "triton"]
     assert ours.refuses(contract(op).cases()[0].shape) == "no CUDA device is available to torch"
     assert set(ours.key()) == {"source", "compiler"}
+
+
+@pytest.mark.parametrize("module", [*(f"{op}.triton_form" for op in OPS),
+                                    *(f"launch.{name}" for name in ("ahead", "bits", "call", "guards", "targets"))])
+def test_examples_of_docstrings_are_true(module: str) -> None:
+    assert doctest.testmod(import_module(f"sublight.kernels.{module}")).failed == 0
+
+
+# ---- the script for a GPU ----------------------------------------------------------------------------------------
+
+@pytest.mark.heavy
+def test_the_script_for_a_gpu_checks_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = loaded(Path(__file__).parent.parent / "bench" / "gpu_kernels.py")
+    found = script.check("routing", 600.0, True)
+    assert (found["tried"], found["wrong"]) == (script.REHEARSED, [])
+    assert found["tried"] + found["not_tried"] + found["refused"] == len(contract("routing").cases())
+    one_less = argument(experts=lambda experts: experts - 1)
+    monkeypatch.setattr(script, "launch", lambda call: launch(one_less(call)))
+    assert len(script.check("routing", 600.0, True)["wrong"]) > 0
