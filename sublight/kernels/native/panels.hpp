@@ -64,7 +64,8 @@ struct Fma {
         Floats sum[sets][rows][2] = {};
         int64_t i = 0;
         for (; i + sets <= k; i += sets) {
-            __builtin_prefetch(b + i * columns + 512);      // 1 kB: panels are read once, in order
+            for (int line = 0; line < at_least(1, sets * columns / 32); line++)      // panels are read once, in order
+                __builtin_prefetch(b + i * columns + line * 32 + 512);
 #pragma GCC unroll 4
             for (int s = 0; s < sets; s++) {
                 const Pair w = load_pair(b + (i + s) * columns);
