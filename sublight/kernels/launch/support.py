@@ -131,8 +131,8 @@ def facts_of(code: Compiled) -> Facts:
     whole = mix_of(function)
     best = max(loops, key=lambda loop: loop.tensor_limit or 0.0, default=None)
     return Facts(resources.registers, resources.stack, code.shared, code.warps, _spills(whole),
-                 sum(_spills(loop.mix) for loop in loops), _tensor(loops), best and best.tensor_limit,
-                 best and best.binds, _wide(whole, loops))
+                 sum(_spills(loop.mix) for loop in loops), _tensor(loops),
+                 best.tensor_limit if best else None, best.binds if best else None, _wide(whole, loops))
 
 
 def _spills(mix: Mix) -> int:
