@@ -3,6 +3,9 @@
 Shapes: every column of a table has one entry an event. Times are absolute (Unix epoch) where the file says so.
 Names are indices into `Trace.names`, which is sorted, so that equal runs give equal columns whatever the order in
 which their events were written.
+
+I64 and I32 say how wide a column may be. A reader of large files makes those other than ts_ns half as wide where all
+their numbers fit: two of them are not added or multiplied before one of them is int64 (a sum is, by itself).
 """
 
 from __future__ import annotations

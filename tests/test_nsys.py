@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nsys import CUPTI, DOMAIN, MARK, PLACE, START_END, Nsys
 from sublight.cli import main
 from sublight.errors import InputError
 from sublight.explain import explain
+from sublight.observe import nsys_tables
 from sublight.observe.read import read, read_all
 from sublight.trace import KERNEL, MEMCPY, MEMSET, NO_ID, Trace
 
@@ -197,6 +199,50 @@ def test_a_column_that_a_version_lacks(tmp_path: Path, gone: str) -> None:
     view = explain(t).devices[0].view
     assert view.links is not None
     assert view.links.linked == 1
+
+
+def test_calls_without_correlation_ids_launch_nothing_that_can_be_told(tmp_path: Path) -> None:
+    n = Nsys()
+    p = n.process()
+    p.kernel("gemm<1>", 1_000, 4_000, launch=(200, 300))
+    p.range("aten::mm, seq = 1, op_id = 2", 100, 400)
+    n.schema[CUPTI + "RUNTIME"] = tuple(c for c in n.schema[CUPTI + "RUNTIME"] if c != "correlationId")
+    t = one(n, tmp_path)
+    assert named(t, t.ops) == ["aten::mm"]
+    assert t.activities.external_id.tolist() == [NO_ID]
+    view = explain(t).devices[0].view
+    assert view.links is not None
+    assert view.links.linked == view.links.linked_to_op == 0
+
+
+def test_columns_are_half_as_wide_where_all_their_numbers_fit(tmp_path: Path) -> None:
+    n = Nsys()
+    p = n.process()
+    p.kernel(GEMM, 1_000, 4_000, launch=(200, 300))
+    p.kernel(GEMM, 5_000, 7_000, launch=(400, 500))
+    t = one(n, tmp_path)
+    assert [column.dtype.itemsize for column in (t.activities.ts_ns, t.activities.dur_ns, t.activities.end_ns)] == [8, 4, 8]
+    p.kernel(GEMM, 10_000, 10_000 + (1 << 31), launch=(8_000, 8_100))
+    t = one(n, tmp_path)
+    assert t.activities.dur_ns.dtype.itemsize == 8
+    assert t.activities.dur_ns.tolist() == [3_000, 2_000, 1 << 31]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_are_read_chunk_by_chunk_whatever_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sparse: bool,
+) -> None:
+    monkeypatch.setattr(nsys_tables, "CHUNK_ROWS", 8)
+    n = Nsys()
+    p = n.process()
+    for i in range(50):
+        p.kernel(GEMM, 1_000 * i, 1_000 * i + 500, launch=(1_000 * i, 1_000 * i + 10))
+    path = n.write(tmp_path / "run.sqlite")
+    if sparse:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(f"UPDATE {CUPTI}KERNEL SET rowid = rowid * rowid * 1000")
+    t = read(str(path))
+    assert t.activities.ts_ns.tolist() == [1_000 * i for i in range(50)]
 
 
 def test_nodes_of_graphs_keep_their_number(tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ def covered(edges: I64, starts: I64, ends: I64) -> B:
     """Which stretches between edges lie inside any of the intervals; those are clipped to the edges' range, and begin
     and end at edges. Shape: one less than edges."""
     low, high = edges[0], edges[-1]
-    change = np.zeros(len(edges), np.int64)
+    change = np.zeros(len(edges), np.int32)
     np.add.at(change, np.searchsorted(edges, np.clip(starts, low, high)), 1)
     np.add.at(change, np.searchsorted(edges, np.clip(ends, low, high)), -1)
-    inside: B = np.cumsum(change)[:-1] > 0
+    inside: B = np.cumsum(change, out=change)[:-1] > 0
     return inside
 
 

@@ -13,7 +13,7 @@ from sublight.explain.dependencies import Dependencies, before_on_stream
 from sublight.trace import I64
 
 AT_ONCE = 1 << 13                          # nodes whose numbers are Python's at a time
-LONG_AGO = np.iinfo(np.int64).min // 2     # of a launch that holds nothing back
+NEVER = 1 << 63                            # after every time, and after every node
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -58,24 +58,16 @@ def play(deps: Dependencies, change: Change, *, delays: bool = False) -> Played:
 
     One loop over nodes and host points in measured order: an edge always points forwards in it.
     """
-    points, free = deps.points, change.free_host
-    keys, joins = points.at_ns, deps.joins
-    start_ns, end_ns, point_ns = array("q"), array("q"), array("q")
-    least = min(deps.latency_ns, 0) if free else deps.latency_ns
-    delay = deps.delay_ns if delays else np.zeros_like(deps.delay_ns)
-    # Where a launch's point is -1 its call keeps its place, unless the host is free: then it starts with the window.
-    called = np.where(deps.linked, deps.launch_ns, LONG_AGO)
-    if free:
-        called = np.where(deps.launch_ns > deps.floor_ns, LONG_AGO, called)
-    rows = _rows(
-        deps.start_ns, deps.floor_ns, deps.before, deps.lag_ns, deps.in_order, called, deps.launch_ns, deps.point,
-        delay, change.length_ns)
-    k, count = 0, len(keys)
-    for i, (measured, floor, before, lag, in_order, call, launch, point, late, length) in enumerate(rows):
-        while k < count and keys[k] <= measured:
+    free, start_ns, end_ns, point_ns = change.free_host, array("q"), array("q"), array("q")
+    keys, joins = [*deps.points.at_ns, NEVER], deps.joins
+    joined = iter([*sorted(joins), NEVER])
+    start_at, end_at = start_ns.append, end_ns.append
+    k, next_joined = 0, next(joined)
+    for i, (measured, start, before, lag, in_order, point, since, late, length) in enumerate(_rows(
+            deps, change, delays)):
+        while keys[k] <= measured:
             point_ns.append(_reach(deps, k, point_ns, end_ns, free, delays))
             k += 1
-        start = floor
         if before >= 0:
             allowed = end_ns[before] + lag
             if lag < 0 and allowed < start_ns[before]:
@@ -83,10 +75,11 @@ def play(deps: Dependencies, change: Change, *, delays: bool = False) -> Played:
             if allowed > start:
                 start = allowed
         if point >= 0:
-            call = point_ns[point] if free else point_ns[point] + launch - keys[point]
-        if call + least > start:
-            start = call + least
-        if i in joins:
+            allowed = point_ns[point] + since
+            if allowed > start:
+                start = allowed
+        if i == next_joined:
+            next_joined = next(joined)
             for j, lag in joins[i]:
                 allowed = max(end_ns[j] + lag, start_ns[j])
                 if allowed > start:
@@ -95,18 +88,37 @@ def play(deps: Dependencies, change: Change, *, delays: bool = False) -> Played:
         end = start + length
         if in_order and end < end_ns[before]:
             end = end_ns[before]
-        start_ns.append(start)
-        end_ns.append(end)
-    while k < count:
+        start_at(start)
+        end_at(end)
+    while k < len(deps.points):
         point_ns.append(_reach(deps, k, point_ns, end_ns, free, delays))
         k += 1
     return Played(start_ns, end_ns, point_ns, _total(deps, end_ns))
 
 
-def _rows(*columns: np.ndarray) -> Iterator[tuple[Any, ...]]:
-    """The rows of columns, some at a time: as Python's numbers, all of them would take five times the memory."""
-    for at in range(0, len(columns[0]), AT_ONCE):
-        yield from zip(*(column[at : at + AT_ONCE].tolist() for column in columns), strict=True)
+def _rows(deps: Dependencies, change: Change, delays: bool) -> Iterator[tuple[Any, ...]]:
+    """What the replay asks of each node, some nodes at a time: as Python's numbers, all of them would take five times
+    the memory. (measured start, earliest start, node before it, lag, in order?, host point, from that to the earliest
+    start, delay, length)
+
+    The earliest start is the window's, or what a launch allows that no host point moves: where its point is -1 its
+    call keeps its place, unless the host is free: then it starts with the window.
+    """
+    free = change.free_host
+    least = min(deps.latency_ns, 0) if free else deps.latency_ns
+    at_ns = np.array([*deps.points.at_ns, 0], np.int64)
+    for low in range(0, len(deps.start_ns), AT_ONCE):
+        some = slice(low, low + AT_ONCE)
+        floor, launch, point = deps.floor_ns[some], deps.launch_ns[some], deps.point[some]
+        fixed = deps.linked[some] & (point < 0)
+        if free:
+            fixed &= launch <= floor
+        columns = (
+            deps.start_ns[some], np.where(fixed, np.maximum(floor, launch + least), floor), deps.before[some],
+            deps.lag_ns[some], deps.in_order[some], point,
+            np.full(len(point), least, np.int64) if free else launch - at_ns[point] + least,
+            deps.delay_ns[some] if delays else np.zeros(len(point), np.int64), change.length_ns[some])
+        yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _reach(deps: Dependencies, k: int, point_ns: array[int], end_ns: array[int], free: bool, delays: bool) -> int:
@@ -133,5 +145,5 @@ def _total(deps: Dependencies, end_ns: array[int]) -> int:
     """Windows' lengths, summed: from each one's start to its last activity's end, and the tail after that."""
     first = np.array([low for low, _ in deps.windows], np.int64)
     last = first.copy()
-    np.maximum.at(last, deps.window, np.array(end_ns, np.int64))
+    np.maximum.at(last, deps.window, np.frombuffer(end_ns, np.int64))
     return int((last - first).sum() + deps.tail_ns.sum())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -128,7 +129,7 @@ def timeline(trace: Trace, links: Links, device: int, part: I32, step_windows: W
         ts, end, launch_ns[after_gap], sync_ts, sync_end, steps.ravel(), trace.overhead.ts_ns, trace.overhead.end_ns,
     ]), *span))
 
-    owner = np.full(len(edges) - 1, -1, np.int32)
+    owner: Any = np.full(len(edges) - 1, -1, np.int8)
     communicating = np.zeros(len(edges) - 1, bool)
     for p in reversed(present(part[here])):      # the highest rank last, on top
         mine = part[here] == p

@@ -38,8 +38,7 @@ def read_nsys(path: str, *, progress: Progress | None = None) -> tuple[Trace, ..
         _say(progress, size // 4)
         read_calls(export, events)
         _say(progress, size // 2)
-        starts = _starts_by_thread(events)
-        read_ranges(export, events, starts)
+        read_ranges(export, events, _starts_by_thread(events))
         _say(progress, size)
         for table, words in RECORDS.items():
             if count := export.count(f"CUPTI_ACTIVITY_KIND_{table}"):
@@ -79,5 +78,7 @@ def _starts_by_thread(events: Events) -> dict[int, I64]:
     out: dict[int, I64] = {}
     for table in events.calls.values():
         ts, of = table["ts_ns"].values(), table["thread"].values()
-        out |= {number: np.sort(ts[of == number]) for number in np.unique(of).tolist()}
+        for number in np.flatnonzero(np.bincount(of)).tolist() if len(of) else ():
+            out[number] = ts[of == number]
+            out[number].sort()
     return out

@@ -24,10 +24,11 @@ WHOLE_GRAPH = "whole_CUDA_graph"              # the name of an activity that sta
 THREAD_BITS = 24
 NONE = int(NO_ID)
 # eventType of NVTX_EVENTS, as ENUM_NSYS_EVENT_TYPE lists them: ranges that were joined from their two ends.
-PUSH_POP, START_END, IMPORTED_PUSH_POP, IMPORTED_START_END = 59, 60, 70, 71
+RANGES = (59, 60, 70, 71)                     # push/pop, start/end, and both imported
+EMPTY = "''"                                    # of SQL
 NVTX = r"NVTX_EVENTS(_V\d+)?"
 # What PyTorch's emit_nvtx puts behind an operator's name (torch/csrc/autograd/profiler_legacy.cpp).
-SEQUENCE, OPERATOR = b", seq = ", b", op_id = "
+COMMA, SEQUENCE, OPERATOR = b", ", b", seq = ", b", op_id = "
 OPERATOR_NAME = re.compile(rb"[A-Za-z_][\w.]*::[\w.:~ ()<>\[\]-]{1,200}")
 REGISTERED = re.compile(STRING_ID + rb"\d{1,18}")
 API_VERSION = re.compile(rb"_v\d{4,5}$")          # cudaLaunchKernel_v7000: the version of the runtime that brought it
@@ -38,6 +39,7 @@ MEMORIES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5
 
 NO_NAME = b"(no name)"
 LEAST_ROOM = 4096                                # rows
+HALF: dict[int, Any] = {8: np.int32, 4: np.int16}   # by bytes
 PLACE = {"start": None, "end": None, "deviceId": 0, "streamId": 0, "correlationId": NONE, "globalPid": 0}
 GRID = {f"{what}{axis}": 0 for what in ("grid", "block") for axis in "XYZ"}
 
@@ -51,8 +53,8 @@ class Ids(dict[Any, int]):
 
 
 class Column:
-    """A column that grows. Room is made by doubling: memory that was never written takes none, and large pieces are
-    given back to the system, as many small ones are not."""
+    """A column that grows, and is as narrow as its numbers allow. Room is made by doubling: memory that was never
+    written takes none, and large pieces are given back to the system, as many small ones are not."""
 
     __slots__ = ("_data", "_rows")
 
@@ -61,9 +63,10 @@ class Column:
         self._rows = 0
 
     def append(self, part: Any) -> None:
-        rows = self._rows + len(part)
-        if self._data is None or rows > len(self._data):
-            grown = np.empty((max(2 * rows, LEAST_ROOM), *part.shape[1:]), part.dtype)
+        rows, part = self._rows + len(part), narrowed(part)
+        width = part.dtype if self._data is None else np.promote_types(part.dtype, self._data.dtype)
+        if self._data is None or rows > len(self._data) or width != self._data.dtype:
+            grown = np.empty((max(2 * rows, LEAST_ROOM), *part.shape[1:]), width)
             if self._data is not None:
                 grown[: self._rows] = self._data[: self._rows]
             self._data = grown
@@ -75,6 +78,16 @@ class Column:
 
     def values(self) -> Any:
         return np.zeros(0, np.int64) if self._data is None else self._data[: self._rows]
+
+
+def narrowed(values: Any) -> Any:
+    """The same numbers in half of the bytes, where all of them fit: int64 as int32, int32 as int16."""
+    half = HALF.get(values.dtype.itemsize)
+    if half is None:
+        return values
+    limits = np.iinfo(half)
+    fits = not values.size or (values.min() >= limits.min and values.max() <= limits.max)
+    return values.astype(half) if fits else values
 
 
 Table = defaultdict[str, Column]
@@ -99,11 +112,11 @@ class Events:
     untimed: Counter[str] = field(default_factory=Counter)
 
 
-def taken(table: Table, key: str, dtype: Any) -> Any:
+def taken(table: Table, key: str) -> Any:
     """A whole column, taken out of its table. A column that is the same everywhere takes no memory."""
-    values = table.pop(key, Column()).values().astype(dtype, copy=False)
+    values = table.pop(key, Column()).values()
     if values.size and (values == values.flat[0]).all():
-        return np.broadcast_to(np.array(values.flat[0], dtype), values.shape)
+        return np.broadcast_to(np.array(values.flat[0]), values.shape)
     return values
 
 
@@ -120,8 +133,8 @@ class StringNames:
         self._known: dict[int, int] = {}
 
     def of(self, ids: I64) -> I32:
-        distinct, at = np.unique(ids, return_inverse=True)
-        wanted = distinct.tolist()
+        numbers, at = _distinct(ids)
+        wanted = numbers.tolist()
         if new := [number for number in wanted if number not in self._known]:
             strings = self._export.strings(new)
             for number in new:
@@ -161,7 +174,7 @@ def _put(out: Events, chunk: Chunk, kind: int, names: I32) -> None:
         values = c[key][rows] if key in c else np.zeros(len(rows), np.int64)
         return np.where((values >= 0) & (values < limit), values, 0).astype(np.int32)
 
-    for process in np.unique(processes).tolist():
+    for process in _distinct(processes)[0].tolist():
         rows = np.flatnonzero(keep & (processes == process))
         table = out.device[process]
         table["ts_ns"].append(c["start"][rows])
@@ -206,21 +219,24 @@ def read_calls(export: Export, out: Events) -> None:
             wanted = {"start": None, "end": None, "globalTid": 0, "correlationId": NONE, "nameId": NONE}
             strings = StringNames(export, out.texts, calls=True)
             for chunk in export.chunks(table, wanted):
-                _put_host(out, out.calls, chunk.columns, strings.of(chunk.columns["nameId"]))
+                _put_calls(out, out.calls, chunk.columns, strings)
     for table in ("PROFILER_OVERHEAD", TABLE + "OVERHEAD"):
         if export.has(table, "start", "end"):
             strings = StringNames(export, out.texts)
             for chunk in export.chunks(table, {"start": None, "end": None, "globalTid": 0, "nameId": NONE}):
-                _put_host(out, out.overhead, chunk.columns, strings.of(chunk.columns["nameId"]))
+                _put_calls(out, out.overhead, chunk.columns, strings)
+
+
+def _put_calls(out: Events, tables: defaultdict[int, Table], c: Mapping[str, I64], strings: StringNames) -> None:
+    _put_host(out, tables, c, strings.of(c["nameId"]), _usable(c, out.untimed), _threads(out, c["globalTid"]))
 
 
 def _put_host(
-    out: Events, tables: defaultdict[int, Table], c: Mapping[str, I64], names: I32, keep: B | None = None,
+    out: Events, tables: defaultdict[int, Table], c: Mapping[str, I64], names: I32, keep: B, threads: I32,
 ) -> None:
-    """Put events of host threads."""
-    keep = _usable(c, out.untimed) if keep is None else keep
-    processes, threads = process_of(c["globalTid"]), _threads(out, c["globalTid"])
-    for process in np.unique(processes[keep]).tolist():
+    """Put those events of host threads that are to be kept."""
+    processes = process_of(c["globalTid"])
+    for process in _distinct(processes[keep])[0].tolist():
         rows = np.flatnonzero(keep & (processes == process))
         table = tables[process]
         table["ts_ns"].append(c["start"][rows])
@@ -232,9 +248,16 @@ def _put_host(
 
 
 def _threads(out: Events, ids: I64) -> I32:
-    distinct, at = np.unique(ids, return_inverse=True)
-    numbers: I32 = np.array([out.threads[number] for number in distinct.tolist()] or [0], np.int32)[at]
-    return numbers
+    numbers, at = _distinct(ids)
+    found: I32 = np.array([out.threads[number] for number in numbers.tolist()] or [0], np.int32)[at]
+    return found
+
+
+def _distinct(ids: I64 | I32) -> tuple[Any, I64]:
+    """The distinct ids in order, and where each id is among them. As np.unique, which takes twice the time."""
+    ordered = np.sort(ids)
+    out = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
+    return out, np.searchsorted(out, ids) if len(out) > 1 else np.zeros(len(ids), np.int64)
 
 
 def read_ranges(export: Export, out: Events, calls_of: Mapping[int, I64]) -> None:
@@ -247,8 +270,8 @@ def read_ranges(export: Export, out: Events, calls_of: Mapping[int, I64]) -> Non
         return
     columns = export.tables[table]
     parts = [part for part in ("text", f"x'{STRING_ID.hex()}' || textId") if part.split()[-1] in columns]
-    text = f"coalesce({', '.join([*parts, 'NULL'])})"
-    ranges = f"eventType IN ({PUSH_POP}, {START_END}, {IMPORTED_PUSH_POP}, {IMPORTED_START_END})"
+    text = f"coalesce({', '.join([*parts, *[EMPTY] * 2])})"                     # of at least two
+    ranges = " OR ".join(f"eventType = {kind}" for kind in RANGES)            # IN looks them up in a table of its own
     names = _RangeNames(export, out)
     read = 0
     for chunk in export.chunks(table, {"start": None, "end": NONE, "globalTid": 0}, text,
@@ -260,11 +283,11 @@ def read_ranges(export: Export, out: Events, calls_of: Mapping[int, I64]) -> Non
             out.untimed["range without an end"] += int(open_ended.sum())
             c = {**c, "end": np.where(open_ended, c["start"], c["end"])}
         keep = ~open_ended & _usable(c, out.untimed)
-        name = names.of(chunk.texts)
-        idle = keep & names.operator(name) & ~_called(c["start"], c["end"], _threads(out, c["globalTid"]), calls_of)
+        name, threads = names.of(chunk), _threads(out, c["globalTid"])
+        idle = keep & names.operator(name) & ~_called(c["start"], c["end"], threads, calls_of)
         if idle.any():
             out.ignored["operators that made no runtime call"] += int(idle.sum())
-        _put_host(out, out.ranges, c, name, keep & ~idle)
+        _put_host(out, out.ranges, c, name, keep & ~idle, threads)
     others = export.count(table) - read
     if others > 0:
         out.ignored["NVTX marks, domains and categories"] += others
@@ -273,7 +296,7 @@ def read_ranges(export: Export, out: Events, calls_of: Mapping[int, I64]) -> Non
 def _called(start: I64, end: I64, thread: I32, calls_of: Mapping[int, I64]) -> B:
     """Which ranges saw a runtime call begin on their thread."""
     out = np.zeros(len(start), bool)
-    for number in np.unique(thread).tolist():
+    for number in _distinct(thread)[0].tolist():
         calls = calls_of.get(number)
         if calls is not None and len(calls):
             mine = slice(None) if (thread == number).all() else np.flatnonzero(thread == number)
@@ -291,11 +314,14 @@ class _RangeNames:
         self._number = np.zeros(0, np.int32)             # of the text, for each of those seen
         self._is_operator = np.zeros(0, bool)            # for each text
 
-    def of(self, texts: list[bytes]) -> I32:
-        seen = self._seen
+    def of(self, chunk: Chunk) -> I32:
+        seen, texts, whole = self._seen, chunk.texts, chunk.joined
         before = len(seen)
-        places = np.fromiter([seen[text.partition(OPERATOR)[0].partition(SEQUENCE)[0]] for text in texts],
-                             np.int32, len(texts))
+        if whole is not None and whole.count(COMMA) == whole.count(OPERATOR) + whole.count(SEQUENCE):
+            cut = [seen[text.partition(COMMA)[0]] for text in texts]         # half of the time
+        else:
+            cut = [seen[text.partition(OPERATOR)[0].partition(SEQUENCE)[0]] for text in texts]
+        places = np.fromiter(cut, np.int32, len(texts))
         if len(seen) > before:
             new, rows = np.unique(places, return_index=True)
             first = {place: texts[row] for place, row in zip(new.tolist(), rows.tolist(), strict=True)

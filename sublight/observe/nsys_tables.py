@@ -27,6 +27,7 @@ MAGIC = b"SQLite format 3\x00"
 CHUNK_ROWS = 32_768
 SEPARATOR = b"\x1f"                    # between texts of a chunk; a text that holds one is read in the slow way
 STRING_ID = b"\x1e"                    # before a text's number in StringIds, where a row has that instead of a text
+LAST_ROWID = (1 << 63) - 1
 MOST_PARAMETERS = 500
 # What reading a damaged file raises; UnicodeError where a message would name a column that is no text.
 UNREADABLE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
@@ -46,6 +47,7 @@ class Chunk:
 
     columns: Mapping[str, I64]
     texts: list[bytes]                 # empty where no text was asked for
+    joined: bytes | None = None        # all texts in one, with SEPARATOR between them, where they were read so
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +102,16 @@ class Export:
         """The wanted columns of a table, chunk by chunk in the order of the file.
 
         `wanted` gives the value that stands for NULL and for an absent column; a row that lacks a column without one
-        is lost. `text` is an expression whose value is a text, `where` a condition.
+        is lost. `text` is an expression whose value is a text and never NULL, `where` a condition.
         """
         there = [column for column in wanted if column in self.tables[table]]
         expressions = [self._number(table, column, wanted[column]) for column in there]
         condition = "" if where is None else f" AND ({where})"
         after: int | None = None
+        counted = False
         while True:
             try:
-                last = self._last_row(table, after)
+                last = self._last_row(table, after, counted=counted)
             except UNREADABLE:
                 self.damage.cut_short = True
                 return
@@ -118,59 +121,64 @@ class Export:
                 self.damage.cut_short = True
                 return
             limits = f"rowid <= {last}" if after is None else f"rowid > {after} AND rowid <= {last}"
-            found = (self._at_once(table, expressions, text, limits + condition)
-                     or self._one_by_one(table, there, wanted, text, limits + condition))
-            numbers, texts = found
+            numbers, texts, joined = (
+                self._at_once(table, expressions, text, limits + condition)
+                or self._one_by_one(table, there, wanted, text, limits + condition))
             count = len(numbers[0]) if numbers else 0
             columns = dict(zip(there, numbers, strict=True))
             for column in wanted.keys() - set(there):
                 columns[column] = np.full(count, wanted[column], np.int64)
-            yield Chunk(columns, texts)
+            yield Chunk(columns, texts, joined)
             if self.damage.cut_short:
                 return
-            after = last
+            after, counted = last, count < CHUNK_ROWS // 2
 
     def _number(self, table: str, column: str, instead: int | None) -> str:
         return f'"{column}"' if instead is None or not self.tables[table][column] else f'ifnull("{column}", {instead})'
 
-    def _last_row(self, table: str, after: int | None) -> int | None:
-        """The number of a chunk's last row; None where there is no row left."""
+    def _last_row(self, table: str, after: int | None, *, counted: bool) -> int | None:
+        """The number of a chunk's last row, or one behind it; None where there is no row left.
+
+        Rows are numbered without gaps as a rule. Where many numbers are missing, rows are counted, which reads them
+        once more.
+        """
         limits = "" if after is None else f" WHERE rowid > {after}"
-        for order, offset in (("ASC", CHUNK_ROWS - 1), ("DESC", 0)):
+        for order, offset in (("ASC", CHUNK_ROWS - 1), ("DESC", 0)) if counted else (("ASC", 0),):
             query = f'SELECT rowid FROM "{table}"{limits} ORDER BY rowid {order} LIMIT 1 OFFSET {offset}'
             found = self.database.execute(query).fetchone()
             if found:
-                return int(found[0])
+                number = int(found[0])
+                ahead = not counted and (after is None or number > after)
+                return min(number + CHUNK_ROWS - 1, LAST_ROWID) if ahead else number
         return None
 
     def _at_once(
         self, table: str, expressions: list[str], text: str | None, condition: str,
-    ) -> tuple[list[I64], list[bytes]] | None:
+    ) -> tuple[list[I64], list[bytes], bytes | None] | None:
         """A chunk's columns as one row of texts: half of the time that a tuple for each row takes. None where anything
         in it is not as it should be."""
         parts = [f"group_concat({e})" for e in expressions]
         if text is not None:
-            parts.append(f"group_concat(ifnull({text}, ''), x'{SEPARATOR.hex()}')")
+            parts.append(f"group_concat({text}, x'{SEPARATOR.hex()}')")
         try:
             count, *values = self.database.execute(
                 f'SELECT count(*), {", ".join(parts)} FROM "{table}" WHERE {condition}').fetchone()
         except UNREADABLE:
             return None
         if not count:
-            return [np.zeros(0, np.int64) for _ in expressions], []
-        texts: list[bytes] = []
-        if text is not None:
-            texts = values.pop().split(SEPARATOR)
-            if len(texts) != count:
-                return None
+            return [np.zeros(0, np.int64) for _ in expressions], [], None
+        joined: bytes | None = values.pop() if text is not None else None
+        texts = joined.split(SEPARATOR) if joined is not None else []
+        if joined is not None and len(texts) != count:
+            return None
         numbers = [_parsed(value) for value in values]
         if any(len(column) != count for column in numbers):
             return None
-        return numbers, texts
+        return numbers, texts, joined
 
     def _one_by_one(
         self, table: str, there: list[str], wanted: Mapping[str, int | None], text: str | None, condition: str,
-    ) -> tuple[list[I64], list[bytes]]:
+    ) -> tuple[list[I64], list[bytes], None]:
         """A chunk's columns row by row, up to a damaged place."""
         columns = ", ".join(f'"{column}"' for column in there)
         kept: list[list[int]] = []
@@ -191,7 +199,7 @@ class Export:
         except UNREADABLE:
             self.damage.cut_short = True
         table_of_all = np.array(kept, np.int64).reshape(-1, len(there))
-        return [table_of_all[:, i] for i in range(len(there))], texts
+        return [table_of_all[:, i] for i in range(len(there))], texts, None
 
 
 def _parsed(text: bytes | None) -> I64:

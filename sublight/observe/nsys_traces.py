@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sublight.observe import cleaning, metadata
-from sublight.observe.nsys_events import THREAD_BITS, WHOLE_GRAPH, Events, Table, taken
+from sublight.observe.nsys_events import THREAD_BITS, WHOLE_GRAPH, Events, Table, narrowed, taken
 from sublight.observe.nsys_tables import Export
 from sublight.trace import (
     I32,
@@ -36,7 +36,7 @@ UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2
 NUMBER = (1 << THREAD_BITS) - 1
 UNIX_NS = 10**17                           # time stamps beyond are absolute already (nsys export --ts-normalize)
 UNMERGED = "a write-ahead log (-wal) lies beside the file, and what is in it alone was not read: is it still written?"
-PAINTED_AT_ONCE = 1 << 20                  # pairs of an operator and a call inside it
+PAINTED_AT_ONCE = 1 << 17                  # pairs of an operator and a call inside it
 
 
 def traces_of(export: Export, events: Events) -> tuple[Trace, ...]:
@@ -53,7 +53,7 @@ class _Split:
         texts = [UNPRINTABLE.sub("\ufffd", text.decode("utf-8", "replace")) for text in events.texts]
         self.names = tuple(sorted(set(texts)))
         place = {name: i for i, name in enumerate(self.names)}
-        self.renamed: I32 = np.array([place[text] for text in texts] or [0], np.int32)
+        self.renamed: I32 = narrowed(np.array([place[text] for text in texts] or [0], np.int32))
         self.is_operator = np.zeros(len(self.names) + 1, bool)
         self.is_operator[self.renamed[list(events.operators)]] = True
         self.whole_graph = place.get(WHOLE_GRAPH, -1)
@@ -82,11 +82,11 @@ class _Split:
 
         def host(tables: defaultdict[int, Table]) -> dict[str, Any]:
             rows = self._common(tables[process])
-            return rows | {"thread": rethreaded[taken(tables[process], "thread", np.int32)]}
+            return rows | {"thread": rethreaded[taken(tables[process], "thread")]}
 
         call_rows, calls_of = host(self.events.calls), self.events.calls[process]
         calls = _ordered(cleaning.forward_only(
-            Calls(**call_rows, correlation=taken(calls_of, "correlation", np.int64)), untimed))
+            Calls(**call_rows, correlation=taken(calls_of, "correlation")), untimed))
         ops, annotations = self._ranges(host(self.events.ranges), untimed)
         overhead = _ordered(cleaning.forward_only(Ranges(**host(self.events.overhead)), untimed))
         activities, clipped = self._activities(self.events.device[process], untimed)
@@ -111,8 +111,8 @@ class _Split:
 
     def _common(self, table: Table) -> dict[str, Any]:
         """Start, duration and name: absolute, and numbered as the Trace numbers names."""
-        return {"ts_ns": taken(table, "ts_ns", np.int64) + self.base, "dur_ns": taken(table, "dur_ns", np.int64),
-                "name": self.renamed[taken(table, "name", np.int32)]}
+        return {"ts_ns": np.add(taken(table, "ts_ns"), self.base, dtype=np.int64), "dur_ns": taken(table, "dur_ns"),
+                "name": self.renamed[taken(table, "name")]}
 
     def _threads(self, process: int) -> tuple[tuple[str, ...], I32]:
         """The process's threads as "process/thread", and where each thread of the file is among them."""
@@ -123,7 +123,7 @@ class _Split:
         moved = np.zeros(len(self.events.threads) + 1, np.int32)
         for number, text in labels.items():
             moved[number] = place[text]
-        return threads, moved
+        return threads, narrowed(moved)
 
     def _ranges(self, rows: dict[str, Any], untimed: Counter[str]) -> tuple[Ops, Ranges]:
         operator = self.is_operator[rows["name"]]
@@ -132,14 +132,14 @@ class _Split:
         count = len(mine["ts_ns"])
         ops = _ordered(cleaning.forward_only(
             Ops(**mine, external_id=_same(NO_ID, count, np.int64), args=_same(-1, count, np.int32)), untimed))
-        ops = replace(ops, external_id=np.arange(1, len(ops.ts_ns) + 1))
+        ops = replace(ops, external_id=narrowed(np.arange(1, len(ops.ts_ns) + 1)))
         return ops, _ordered(cleaning.forward_only(Ranges(**others), untimed))
 
     def _activities(self, table: Table, untimed: Counter[str]) -> tuple[Activities, int]:
         rows = self._common(table)
         count = len(rows["ts_ns"])
-        rows |= {key: taken(table, key, np.int32) for key in ("kind", "device", "grid", "block")}
-        rows |= {key: taken(table, key, np.int64) for key in ("stream", "correlation", "graph_node", "nbytes")}
+        rows |= {key: taken(table, key) for key in (
+            "kind", "device", "grid", "block", "stream", "correlation", "graph_node", "nbytes")}
         rows |= {"external_id": _same(NO_ID, count, np.int64), "collective": _same(-1, count, np.int32)}
         activities = cleaning.usable_times(Activities(**rows), self.base, untimed)
         return cleaning.clip_overruns(_ordered(activities))
@@ -248,7 +248,7 @@ def _with_operators(activities: Activities, calls: Calls, ops: Ops, names: tuple
     ids = calls.correlation[by_id]
     at = np.searchsorted(ids, activities.correlation)
     found = (at < len(ids)) & (activities.correlation != NO_ID)
-    found &= ids[np.minimum(at, len(ids) - 1)] == activities.correlation
+    found[found] = ids[at[found]] == activities.correlation[found]
     call = by_id[at[found]]
     wanted = np.zeros(len(calls.ts_ns), bool)
     wanted[call] = True
@@ -257,7 +257,7 @@ def _with_operators(activities: Activities, calls: Calls, ops: Ops, names: tuple
     operator = _innermost(calls, ops, np.flatnonzero(wanted))
     external = activities.external_id.copy()
     external[found] = np.where(operator[call] >= 0, ops.external_id[operator[call]], NO_ID)
-    return replace(activities, external_id=external)
+    return replace(activities, external_id=narrowed(external))
 
 
 def _innermost(calls: Calls, ops: Ops, wanted: I64) -> I32:

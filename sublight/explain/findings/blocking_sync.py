@@ -50,37 +50,36 @@ def find(view: View) -> Iterable[Finding]:
     )
 
 
-def _gain(view: View, calls: I64, blocked: int) -> int:
+def _gain(view: View, calls: I64, blocked_ns: int) -> int:
     """What the window would lose at most without these calls: no more than the host spent in them, and no more than all
     that was idle in them and launch-starved after the first of them."""
     on_host = int(inside(view.trace.calls.ts_ns[calls], view.trace.calls.end_ns[calls], view.windows).sum())
     line = view.timeline
-    inside_ns = inside(line.edges_ns[:-1], line.edges_ns[1:], view.windows)
-    first = int(np.flatnonzero((line.owner == PART_INDEX[BLOCKED]) & (inside_ns > 0))[0])
-    late = line.owner[first:] == PART_INDEX[STARVED]
-    return min(max(on_host, blocked), blocked + int(inside_ns[first:][late].sum()))
+    blocked = np.flatnonzero(line.owner == PART_INDEX[BLOCKED])
+    first = int(blocked[_inside(view, blocked) > 0][0])
+    late = first + np.flatnonzero(line.owner[first:] == PART_INDEX[STARVED])
+    return min(max(on_host, blocked_ns), blocked_ns + int(_inside(view, late).sum()))
+
+
+def _inside(view: View, stretches: I64) -> I64:
+    """How much of each stretch lies inside the windows."""
+    edges_ns = view.timeline.edges_ns
+    return inside(edges_ns[stretches], edges_ns[stretches + 1], view.windows)
 
 
 def _until_ahead(view: View) -> int:
     """Launch-starved time after blocked gaps, until the host is ahead: until a gap that ends in time, or work that
     follows without any gap."""
-    line = view.timeline
-    total, behind = 0, False
-    owners, lengths = line.owner, np.diff(line.edges_ns)
-    inside_ns = inside(line.edges_ns[:-1], line.edges_ns[1:], view.windows)
-    blocked, starved = PART_INDEX[BLOCKED], PART_INDEX[STARVED]
-    idle = owners >= FIRST_IDLE
-    back_to_back = _starts_without_gap(view)
-    for i in np.flatnonzero(idle | back_to_back).tolist():
-        if back_to_back[i] or not idle[i]:
-            behind = False
-        elif owners[i] == blocked:
-            behind = True
-        elif owners[i] == starved:
-            total += int(inside_ns[i]) if behind and lengths[i] else 0
-        else:
-            behind = False
-    return total
+    owner, back_to_back = view.timeline.owner, _starts_without_gap(view)
+    gap = (owner >= FIRST_IDLE) & ~back_to_back
+    blocked, starved = gap & (owner == PART_INDEX[BLOCKED]), gap & (owner == PART_INDEX[STARVED])
+    ahead = back_to_back | (gap & ~blocked & ~starved)
+    told = np.flatnonzero(blocked | ahead)
+    late = np.flatnonzero(starved)
+    last = np.searchsorted(told, late) - 1                  # of those before it that tell where the host is
+    behind = last >= 0
+    behind[behind] = blocked[told[last[behind]]]
+    return int(_inside(view, late[behind]).sum())
 
 
 def _starts_without_gap(view: View) -> np.ndarray:
