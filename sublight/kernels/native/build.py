@@ -84,7 +84,7 @@ def key(source: Path, target: Target | None = None) -> Mapping[str, str]:
         text.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     found = compiler()
     return {"source": text.hexdigest()[:16], "compiler": found.version if found else "none",
-            "flags": " ".join((*target.flags, *COMMON, *(("-fopenmp",) if target.openmp else ()))),
+            "flags": " ".join((*COMMON, *target.flags, *(("-fopenmp",) if target.openmp else ()))),
             "processor": machine.described()}
 
 
@@ -136,7 +136,7 @@ def _run(source: Path, made: Path, target: Target) -> None:
     found = compiler()
     assert found is not None
     openmp = ("-fopenmp",) if target.openmp else ()
-    command = [found.path, *target.flags, *COMMON, *openmp, f"-I{HERE}", str(source), "-o", str(made)]
+    command = [found.path, *COMMON, *target.flags, *openmp, f"-I{HERE}", str(source), "-o", str(made)]
     try:
         said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
     except subprocess.TimeoutExpired:
