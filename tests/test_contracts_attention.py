@@ -194,6 +194,7 @@ def test_torch_keeps_the_contract_on_every_case(op: str, name: str) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")          # torch's own, as it loads Inductor
 @pytest.mark.parametrize(("op", "name"), COMPILED)
 def test_compiled_forms_keep_the_contract(op: str, name: str) -> None:
     """On two cases: each new kind of shape takes Inductor seconds."""

@@ -11,17 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from sublight.kernels.rounding import DTYPES
+from sublight.kernels.rounding import DTYPES, half_ulp
 
 Tensor: TypeAlias = Any
 
 
-def moved(values: Mapping[str, Tensor], exact: Mapping[str, Tensor], ways: Iterable[Mapping[str, Tensor]]) -> \
-        dict[str, Tensor]:
-    """values, moved from the way whose `out` is nearest to exact; the names that exact has."""
-    nearest, least = exact, _distance(values["out"], exact["out"])
+def moved(values: Mapping[str, Tensor], exact: Mapping[str, Tensor], ways: Iterable[Mapping[str, Tensor]], *,
+          form: str | None) -> dict[str, Tensor]:
+    """values, moved from the way whose `out` is nearest to exact; the names that exact has.
+
+    Distances are counted in last places of the format of out, in which all elements tell ways apart alike; None: of a
+    quantised output, as they are.
+    """
+    unit = half_ulp(exact["out"].nan_to_num(0.0), form) if form else 1.0
+    nearest, least = exact, _distance(values["out"], exact["out"], unit)
     for way in ways:
-        if (far := _distance(values["out"], way["out"])) < least:
+        if (far := _distance(values["out"], way["out"], unit)) < least:
             nearest, least = way, far
     shifts = {} if nearest is exact else {name: (exact[name] - nearest[name]).nan_to_num(0.0) for name in exact}
     return {name: value + shifts[name] if name in shifts else value for name, value in values.items()}
@@ -32,5 +37,5 @@ def cast(value: Tensor, form: str) -> Tensor:
     return value.float().to(DTYPES[form]).double()
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one - other).nan_to_num(0.0, 0.0, 0.0).square().sum())
+def _distance(one: Tensor, other: Tensor, unit: Tensor | float) -> float:
+    return float(((one - other).nan_to_num(0.0, 0.0, 0.0) / unit).square().sum())

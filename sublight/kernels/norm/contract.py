@@ -17,8 +17,9 @@ mean z² − (mean z)², whose error grows with mean z². With t that error over
     E = |weight|·(e/√… + |norm|·((1 − t)^-½ − 1 + 3u)) + 2u·|norm·weight| + u·|y|
     where the bracket is at most 2√n, since |norm| ≤ √n
 
-With a residual, the norm may be taken of the sum as it is in fp32 or as it is rounded and written (`intermediates`).
-out is rounded where it lies then, D = |weight|/√…·(half_ulp(z) + its mean + |norm|·its root mean square) from y.
+With a residual, the norm and its statistics may be taken of the sum in fp32 or as it is rounded (`intermediates`).
+out is rounded where it lies then, D = |weight|/√…·(half_ulp(z) + its mean + |norm|·its root mean square) from y. The
+mean of a layer norm may be taken of terms of which some are rounded (Inductor's is, of one row): 8 deviations of that.
 
 Sums of squares beyond fp32 (2¹²⁸) are outside of the contract: rows of such values come out as zeros from torch's own
 functions and from the form that models use, and no case has them. Up to there all must be right.
@@ -36,7 +37,7 @@ from sublight.kernels import row_scales
 from sublight.kernels.contract import Case, Contract, Spec, Tensor, Tensors
 from sublight.kernels.intermediates import cast, moved
 from sublight.kernels.norm.shape import Shape
-from sublight.kernels.rounding import DTYPES, half_ulp, rounded, sum_error, unit_roundoff
+from sublight.kernels.rounding import DTYPES, half_ulp, random_error, rounded, sum_error, unit_roundoff
 from sublight.kernels.values import converted, numbers, random
 from sublight.ops.normalisation import Normalisation
 from sublight.ops.op import Op
@@ -106,18 +107,20 @@ def _sum(given: Tensors) -> Tensor:
     return given["x"].double() + (given["residual"].double() if "residual" in given else 0.0)
 
 
-def _normed(shape: Shape, z: Tensor, given: Tensors, *, rounded_norm: bool = False) -> Tensor:
-    """y, in the format of z."""
-    weight = given["weight"].to(z.dtype)
+def _normed(shape: Shape, z: Tensor, given: Tensors, *, of: Tensor | None = None, rounded_norm: bool = False) -> Tensor:
+    """y, in the format of z; its mean and mean square are those `of` another sum, where one is given."""
+    weight, of = given["weight"].to(z.dtype), z if of is None else of
     if shape.kind == "rms":
-        norm = z * (z.square().mean(1, keepdim=True) + shape.eps).rsqrt()
+        norm = z * (of.square().mean(1, keepdim=True) + shape.eps).rsqrt()
         return (cast(norm, shape.form) if rounded_norm else norm) * weight
-    far = z - z.mean(1, keepdim=True)
-    return far * (far.square().mean(1, keepdim=True) + shape.eps).rsqrt() * weight + given["bias"].to(z.dtype)
+    mean = of.mean(1, keepdim=True)
+    root = ((of - mean).square().mean(1, keepdim=True) + shape.eps).rsqrt()
+    return (z - mean) * root * weight + given["bias"].to(z.dtype)
 
 
-def _all(shape: Shape, z: Tensor, given: Tensors, *, rounded_norm: bool = False) -> dict[str, Tensor]:
-    y = _normed(shape, z, given, rounded_norm=rounded_norm)
+def _all(shape: Shape, z: Tensor, given: Tensors, *, of: Tensor | None = None,
+         rounded_norm: bool = False) -> dict[str, Tensor]:
+    y = _normed(shape, z, given, of=of, rounded_norm=rounded_norm)
     made = {"out": y}
     if shape.quant:
         made["scale"] = row_scales.exact_scales(y, shape.quant)
@@ -136,6 +139,8 @@ def bound(shape: Shape, given: Tensors, exact: Tensors) -> Tensors:
     error = (_rms_error(shape, z, y, weight) if shape.kind == "rms" else _layer_error(shape, z, y, weight))
     error = error.nan_to_num(0.0)
     off = _by_sum(shape, z, weight) if shape.residual else torch.zeros_like(y)
+    if shape.residual and shape.kind == "layer":
+        error = error + _by_mean(shape, z, weight)
     error = error + half_ulp((y.abs() + error + off).nan_to_num(0.0), shape.form)
     made = dict(row_scales.bounds(y, error, shape.quant)) if shape.quant else {"out": error}
     if shape.residual:
@@ -149,6 +154,13 @@ def _by_sum(shape: Shape, z: Tensor, weight: Tensor) -> Tensor:
     root, half = (far.square().mean(1, keepdim=True) + shape.eps).rsqrt(), half_ulp(z, shape.form)
     mean, square = half.mean(1, keepdim=True), half.square().mean(1, keepdim=True).sqrt()
     return weight * root * (half + mean + (far * root).abs() * square)
+
+
+def _by_mean(shape: Shape, z: Tensor, weight: Tensor) -> Tensor:
+    """How far y moves where some terms of the mean are rounded sums and others are not."""
+    root = (z.var(1, correction=0, keepdim=True) + shape.eps).rsqrt()
+    deviation = half_ulp(z, shape.form).square().sum(1, keepdim=True).sqrt() / math.sqrt(3) / shape.width
+    return weight * root * random_error(deviation)
 
 
 def _rms_error(shape: Shape, z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -184,15 +196,16 @@ def honest(shape: Shape, given: Tensors) -> Tensors:
 
 
 def judged(shape: Shape, given: Tensors, outputs: Tensors) -> Tensors:
-    """Compared with the nearest norm that a kernel may take: of the rounded sum, itself rounded before the weight."""
+    """Compared with the nearest norm that a kernel may take: of the rounded sum, with the statistics of either (as
+    Inductor fuses it), itself rounded before the weight."""
     made = dict(row_scales.judged(outputs)) if shape.quant else {"out": outputs["out"].double()}
     sums = [_sum(given)]
     if shape.residual:
         made["summed"] = outputs["summed"].double()
         sums.append(made["summed"])
     rounds = (False, True) if shape.kind == "rms" else (False,)
-    ways = [_all(shape, z, given, rounded_norm=how) for z in sums for how in rounds]
-    return moved(made, ways[0], ways[1:])
+    ways = [_all(shape, z, given, of=of, rounded_norm=how) for z in sums for of in sums for how in rounds]
+    return moved(made, ways[0], ways[1:], form=None if shape.quant else shape.form)
 
 
 def discrete(shape: Shape, given: Tensors, outputs: Tensors) -> tuple[str, ...]:

@@ -95,7 +95,8 @@ def honest(shape: Shape, given: Tensors) -> Tensors:
 def judged(shape: Shape, given: Tensors, outputs: Tensors) -> Tensors:
     """Compared with the nearer product: of the activation as it is, or rounded."""
     made = row_scales.judged(outputs) if shape.quant else {"out": outputs["out"].double()}
-    return moved(made, _product(shape, given), [_product(shape, given, rounded_silu=True)])
+    return moved(made, _product(shape, given), [_product(shape, given, rounded_silu=True)],
+                 form=None if shape.quant else shape.form)
 
 
 def discrete(shape: Shape, given: Tensors, outputs: Tensors) -> tuple[str, ...]:
