@@ -19,7 +19,7 @@ mean z² − (mean z)², whose error grows with mean z². With t that error over
 
 With a residual, the norm and its statistics may be taken of the sum in fp32 or as it is rounded (`intermediates`).
 out is rounded where it lies then, D = |weight|/√…·(half_ulp(z) + its mean + |norm|·its root mean square) from y. The
-mean of a layer norm may be taken of terms of which some are rounded (Inductor's is, of one row): 8 deviations of that.
+mean of a layer norm may lie between both, as Inductor's does of one row: 8 deviations of sums rounded in part.
 
 Sums of squares beyond fp32 (2¹²⁸) are outside of the contract: rows of such values come out as zeros from torch's own
 functions and from the form that models use, and no case has them. Up to there all must be right.
