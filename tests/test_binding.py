@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sass import function
 
-from sublight.kernels.inspect.binding import LoopVerdict, loops_of
+from sublight.kernels.inspect.binding import LoopVerdict, loops_of, unlisted
 from sublight.kernels.inspect.code import Function, Launch, Resources
+from sublight.kernels.inspect.loops import loops_in
 from sublight.kernels.inspect.mix import mix_of, width_bits
 
 
@@ -181,7 +182,7 @@ def test_tensor_work_of_warps_behind_a_condition_counts_with_the_whole_body() ->
 
 def test_a_peak_that_the_instructions_cannot_have_is_noted() -> None:
     hmma = "HMMA.16816.F32.BF16 R4, R8, R12, R4"
-    assert loop(hmma, arch="sm_90").notes == ("HMMA for bf16 on sm_90: HGMMA is what the format deserves",)
+    assert loop(hmma, arch="sm_90").notes[0] == "HMMA for bf16 on sm_90: HGMMA is what the format deserves"
     assert loop(hmma, arch="sm_120").notes == (
         "GeForce boards of sm_120 accumulate in fp32 at half this tensor rate",)
     assert loop(hmma, arch="sm_80").notes == ()
@@ -258,3 +259,59 @@ def test_lines_of_a_loop_are_those_of_its_file() -> None:
     told = replace(one, instructions=tuple(
         replace(i, line=line) for i, line in zip(one.instructions, lines, strict=True)))
     assert loops_of(told, Launch())[0].lines == ("k.py", 7, 9)
+
+
+# ---- what loops do not show ------------------------------------------------------------------------------------------
+
+def test_a_loop_that_always_calls_has_no_verdict_and_one_that_may_call_has() -> None:
+    """What is called may be tensor work, or most of the time: no limit holds."""
+    body = "HMMA.16816.F32.BF16 R4, R8, R12, R4\n{}CALL.REL.NOINC $f_sub\nFADD R0, R0, R1"
+    always, sometimes = loop(body.format("")), loop(body.format("@P2 "))
+    assert (always.binds, always.tensor_limit) == (None, None)
+    assert sometimes.binds == "tensor"
+
+
+SUBROUTINE = """
+    .L_0:
+    FADD R0, R0, R1
+    CALL.REL.NOINC $sub
+    @P0 BRA .L_0
+    {}
+    EXIT
+    $sub:
+    {}
+    RET.REL.NODEC R2 $f
+"""
+SPILL = "STL [R1+0x8], R0"
+
+
+@pytest.mark.parametrize(("main", "sub", "unplaced"), [
+    (SPILL, "NOP", False), ("NOP", SPILL, True), ("NOP", "NOP", False), ("NOP", "STL [R7], R0", False),
+])
+def test_spills_of_a_subroutine_that_a_loop_calls_are_not_outside_loops(main: str, sub: str, unplaced: bool) -> None:
+    one = function(SUBROUTINE.format(main, sub))
+    assert bool(unlisted(one, loops_in(one)).unplaced) is unplaced
+
+
+def test_spills_and_a_function_of_another_section_are_not_known() -> None:
+    one = function(".L_0:\nCALL.ABS.NOINC `(_Z5heavyf)\n@P0 BRA .L_0\nEXIT")
+    resources = Resources(32, 64, 0, 0)
+    assert "_Z5heavyf" in str(unlisted(replace(one, resources=resources), loops_in(one)).unplaced)
+    assert unlisted(replace(one, resources=replace(resources, stack=0)), loops_in(one)).unplaced is None
+
+
+def test_a_loop_with_two_entries_is_said_where_there_is_no_other_loop() -> None:
+    one = function(f"@P1 BRA .L_1\n.L_0:\nFADD R0, R0, R1\n.L_1:\n{SPILL}\n@P0 BRA .L_0\nEXIT")
+    missed = unlisted(one, loops_in(one))
+    assert loops_of(one, Launch(warps=8)) == ()
+    assert missed.notes == ("1 branch back into the middle of code: no natural loop, not listed",)
+    assert missed.unplaced == missed.notes[0]
+
+
+@pytest.mark.parametrize(("arch", "opcode", "said"), [
+    ("sm_80", "HMMA.16816.F32.BF16", False), ("sm_90", "HMMA.16816.F32.BF16", True),
+    ("sm_100", "IMMA.16832.S8.S8", True), ("sm_90", "DMMA.884", False), ("sm_90", "HGMMA.64x64x16.F32.BF16", False),
+])
+def test_mma_sync_may_not_reach_the_peak_that_it_counts_at(arch: str, opcode: str, said: bool) -> None:
+    notes = loop(f"{opcode} R4, R8, R12, R4", arch=arch).notes
+    assert any("counts at the tensor cores' peak" in note for note in notes) is said

@@ -11,6 +11,7 @@ from sublight.kernels.inspect.code import Resources
 from sublight.kernels.inspect.compare import changes, compare, matched
 from sublight.kernels.inspect.figures import Figures
 from sublight.kernels.inspect.occupancy import occupancy
+from sublight.show.inspect_rows import comparison as rows
 
 
 def named(name: str, **figures: Any) -> Figures:
@@ -70,6 +71,14 @@ def test_equal_names_then_near_ones() -> None:
     comparison = compare(before, after)
     assert [kernel.name for kernel in comparison.gone] == ["gone_entirely"]
     assert [kernel.name for kernel in comparison.new] == ["completely_new"]
+
+
+def test_a_kernel_of_another_name_is_never_unchanged() -> None:
+    """gemm<128> is gone and gemm<64> is there: as near as names are, they are two kernels to whoever calls them."""
+    comparison = compare([named("_Z4gemmILi128EEvPf")], [named("_Z4gemmILi64EEvPf")])
+    change, = comparison.pairs[0].changes
+    assert (change.what, change.before, change.after) == ("name", "_Z4gemmILi128EEvPf", "_Z4gemmILi64EEvPf")
+    assert "gemm<128>" in str(rows(comparison).rows)
 
 
 def test_several_of_one_name_are_paired_by_how_they_are_launched() -> None:

@@ -10,7 +10,7 @@ import pytest
 from sublight.errors import InputError
 from sublight.kernels.inspect.code import Resources
 from sublight.kernels.inspect.figures import Figures, LoopFigures, as_document, of_document
-from sublight.kernels.inspect.gate import Rule, checked, rules_of, worse
+from sublight.kernels.inspect.gate import Rule, checked, renamed, rules_of, worse
 from sublight.kernels.inspect.occupancy import occupancy
 
 LOOP = LoopFigures(0x100, 0x900, 1, 86, True, "tensor", 1.0, (("tensor", 1024.0), ("issue", 172.0)),
@@ -64,6 +64,44 @@ def test_what_is_unknown_does_not_pass(rule: Rule) -> None:
 def test_spills_outside_loops_and_in_waits_are_not_in_loops() -> None:
     wait = replace(LOOP, hot=False, spill_loads=9, binds=None, tensor_limit=None)
     assert checked([of(spill_loads=9, loops=(LOOP, wait))], [Rule(max_spills=0, min_tensor_limit=1.0)]) == ()
+
+
+@pytest.mark.parametrize("rule", [Rule(min_occupancy=0.125), Rule(min_blocks=1), Rule(max_shared=65536)])
+def test_dynamic_shared_memory_that_nobody_told_does_not_pass(rule: Rule) -> None:
+    """extern __shared__: the occupancy that the code shows is an upper limit."""
+    untold = of(dynamic_shared=None, notes=("dynamic: not told",))
+    failure, = checked([untold], [rule])
+    assert (failure.got, failure.why, failure.unknown) == ("unknown", "dynamic: not told", True)
+    assert checked([GOOD], [rule]) == ()
+
+
+def test_what_fails_whatever_dynamic_shared_memory_there_is_is_said() -> None:
+    untold = of(dynamic_shared=None, shared=3072)
+    found = checked([untold], [Rule(min_blocks=2, max_shared=2047)])
+    assert [(one.got, one.unknown) for one in found] == [("2048", False), ("1", False)]
+
+
+def test_spills_that_may_be_in_a_loop_that_is_not_listed_do_not_pass() -> None:
+    hidden = of(spill_loads=9, unplaced="a subroutine", notes=("a subroutine",))
+    assert checked([of(spill_loads=9)], [Rule(max_spills=0)]) == ()
+    failure, = checked([hidden], [Rule(max_spills=0)])
+    assert (failure.got, failure.unknown) == ("unknown", True)
+
+
+@pytest.mark.parametrize(("loops", "why"), [
+    ((), "no loop is found in it"),
+    ((replace(LOOP, tensor_limit=None, tensor=()),), "its loops have no tensor-core instructions"),
+    ((replace(LOOP, tensor_limit=None, binds=None, notes=("tensor: no rate of int4",)),), "tensor: no rate of int4"),
+])
+def test_why_there_is_no_tensor_limit(loops: tuple[LoopFigures, ...], why: str) -> None:
+    failure, = checked([of(loops=loops, notes=("something else",))], [Rule(min_tensor_limit=0.1)])
+    assert (failure.got, failure.why, failure.unknown) == ("unknown", why, True)
+
+
+def test_of_loops_with_equal_tensor_work_the_highest_limit_is_the_kernel_s() -> None:
+    """The masked loop of causal attention does as much and runs once: 88 % is no limit of the kernel."""
+    masked = replace(LOOP, start=0x1000, tensor_limit=0.88, binds="issue", instructions=500)
+    assert of(loops=(LOOP, masked)).tensor_limit == 1.0
 
 
 def test_rules_are_for_the_kernels_that_they_name() -> None:
@@ -121,6 +159,27 @@ def test_what_got_worse(now: Figures, check: str) -> None:
 def test_what_costs_nothing_is_not_worse() -> None:
     assert worse([GOOD], [of(registers=170), of(name="another")]) == ()
     assert worse([GOOD], [of(loops=(replace(LOOP, tensor_limit=0.995),))]) == ()
+
+
+def test_a_baseline_without_instructions_checks_none_of_them_and_says_so() -> None:
+    bare = replace(UNKNOWN, occupancy=GOOD.occupancy)
+    failure, = worse([bare], [of(spill_loads=1, loops=(replace(LOOP, spill_loads=1),))])
+    assert (failure.check, failure.got, failure.unknown) == ("baseline instructions", "unknown", True)
+    assert worse([bare], [bare], instructions=False) == ()
+
+
+def test_more_registers_may_cost_a_block_where_nobody_told_the_warps() -> None:
+    old = of(occupancy=None, warps=None)
+    assert worse([old], [old]) == worse([old], [replace(old, registers=160)]) == ()
+    failure, = worse([old], [replace(old, registers=176)])
+    assert failure.unknown
+    assert "registers 168 -> 176" in failure.why
+
+
+def test_who_is_held_against_another_name() -> None:
+    old, new = replace(GOOD, name="_Z4gemmILi128EEvPf"), replace(GOOD, name="_Z4gemmILi64EEvPf")
+    assert renamed([old], [new]) == (("_Z4gemmILi128EEvPf", "_Z4gemmILi64EEvPf"),)
+    assert renamed([old], [old]) == ()
 
 
 def test_a_kernel_that_is_gone_is_a_failure() -> None:

@@ -160,6 +160,19 @@ def test_a_wait_in_line_runs_once() -> None:
     assert opcodes(loop) == ["FADD", "SYNCS.PHASECHK.TRANS64.TRYWAIT", "BRA", "BRA"]
 
 
+def test_a_strong_load_waits_where_it_asks_one_address_and_works_where_it_walks_on() -> None:
+    spin = ".L_0:\nLDG.E.STRONG.SYS R0, desc[UR4][R2.64]\nISETP.NE.AND P0, PT, R0, RZ, PT\n@!P0 BRA .L_0\nEXIT"
+    cas = ".L_0:\nATOMG.E.CAS.STRONG.GPU PT, R5, [R2], R4, R5\nISETP.NE.AND P0, PT, R5, R4, PT\n@P0 BRA .L_0\nEXIT"
+    ldcg = (".L_0:\nIMAD.WIDE R2, R7, 0x4, R8\nLDG.E.STRONG.GPU R0, desc[UR4][R2.64]\nIADD3 R1, R1, R0, RZ\n"
+            "@P0 BRA .L_0\nEXIT")
+    assert [loops(text)[0].wait for text in (spin, cas, ldcg)] == [True, True, False]
+
+
+def test_a_loop_that_starts_copies_is_no_wait() -> None:
+    (loop,) = loops(".L_0:\nSYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR9], R8\nUTMALDG.2D [UR4], [UR6]\n@P1 BRA .L_0\nEXIT")
+    assert not loop.wait
+
+
 def test_a_short_loop_that_works_is_no_wait() -> None:
     (loop,) = loops(".L_0:\nLDG.E.STRONG.GPU R0, desc[UR4][R2.64]\nFADD R1, R1, R0\n@P0 BRA .L_0\nEXIT")
     assert not loop.wait

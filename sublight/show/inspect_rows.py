@@ -15,8 +15,25 @@ from sublight.show.predict_rows import Table
 
 LONGEST = 44                     # characters of a kernel's name in a table
 UNKNOWN = "?"                    # this input does not tell
-KERNEL_WORDS = {"kernel", "arch", "limited by", "bound by", "loop", "check", "got", "why", "what", "before", "after",
-                "better"}
+KERNEL_WORDS = {"kernel", "from", "arch", "limited by", "bound by", "loop", "check", "got", "why", "what", "before",
+                "after", "better"}
+
+
+# What would move a loop, by the pipe that binds it.
+CHANGES = {
+    "tensor": "these instructions allow the tensor cores' peak; what is lost is lost in waits, in waves of blocks and "
+              "outside this loop",
+    "issue": "fewer instructions for the same work: a larger tile of a warp, wider loads, addresses, scales and masks "
+             "out of the loop",
+    "shared": "fewer accesses of shared memory for the same work: a larger tile of a warp reads an operand less often",
+    "lsu": "fewer loads, stores and shuffles: wider ones, bulk copies (TMA) instead, and no spills",
+    "xu": "fewer special functions and conversions: out of the loop, or as polynomials on the fp32 pipe",
+    "fp32": "less fp32 arithmetic and fewer integer multiplications: packed or 16-bit forms, tensor cores",
+    "imad": "fewer integer multiplications: addresses that are added to",
+    "alu": "fewer integer and logic instructions: addresses and masks out of the loop",
+    "fp64": "less fp64 arithmetic: tensor cores where they take fp64, or fewer digits",
+    "fp16": "less 16-bit arithmetic: tensor cores",
+}
 
 
 def short(name: str) -> str:
@@ -32,11 +49,13 @@ def short(name: str) -> str:
 
 
 def summary(kernels: Sequence[Figures]) -> Table:
-    """One row a kernel."""
-    head = ("kernel", "arch", "registers", "stack", "shared", "warps", "blocks", "occupancy", "limited by",
-            "loop spills", "tensor limit", "bound by")
-    return Table(f"{len(kernels)} kernel{'s' if len(kernels) > 1 else ''}", head,
-                 tuple(_summary(kernel) for kernel in kernels))
+    """One row a kernel; with the file it is from where names do not tell them apart."""
+    head: tuple[str, ...] = ("kernel", "arch", "registers", "stack", "shared", "warps", "blocks", "occupancy",
+                             "limited by", "loop spills", "tensor limit", "bound by")
+    rows: tuple[tuple[str, ...], ...] = tuple(_summary(kernel) for kernel in kernels)
+    if len({row[:2] for row in rows}) < len(rows):
+        head, rows = (*head, "from"), tuple((*row, kernel.source) for row, kernel in zip(rows, kernels, strict=True))
+    return Table(f"{len(kernels)} kernel{'s' if len(kernels) > 1 else ''}", head, rows)
 
 
 def _summary(kernel: Figures) -> tuple[str, ...]:
@@ -44,9 +63,11 @@ def _summary(kernel: Figures) -> tuple[str, ...]:
     shared = None if kernel.shared is None else kernel.shared - kernel.reserved + (kernel.dynamic_shared or 0)
     loop = kernel.main_loop
     limit = kernel.tensor_limit
+    most = "≤ " if kernel.at_most and fit and fit.blocks else ""
     return (short(kernel.name), kernel.arch, _count(kernel.registers), _count(kernel.stack), _count(shared),
-            _count(kernel.warps), _count(fit.blocks if fit else None), percent(fit.share) if fit else UNKNOWN,
-            " and ".join(fit.limiters) if fit else UNKNOWN, _count(kernel.hot_spills),
+            _count(kernel.warps), most + _count(fit.blocks if fit else None),
+            most + percent(fit.share) if fit else UNKNOWN, " and ".join(fit.limiters) if fit else UNKNOWN,
+            _count(kernel.hot_spills),
             f"≤ {percent(limit)}" if limit is not None else "-" if kernel.instructions is not None else UNKNOWN,
             (loop.binds or UNKNOWN) if loop else "-" if kernel.instructions is not None else UNKNOWN)
 
@@ -58,6 +79,7 @@ def _count(value: int | None) -> str:
 def details(kernel: Figures) -> Iterator[tuple[str, str]]:
     """What there is to say of one kernel: a word and a sentence."""
     yield "from", ", ".join(filter(None, (kernel.source, kernel.producer)))
+    yield from (("to change", said) for said in _to_change(kernel))
     if kernel.registers is not None:
         yield "resources", _resources(kernel)
     if kernel.occupancy is not None:
@@ -73,6 +95,21 @@ def details(kernel: Figures) -> Iterator[tuple[str, str]]:
         yield "local memory", (f"{kernel.spill_loads:,} loads and {kernel.spill_stores:,} stores, "
                                f"{_count(kernel.hot_spills)} of them in loops")
     yield from (("note", note) for note in kernel.notes)
+
+
+def _to_change(kernel: Figures) -> Iterator[str]:
+    """What binds the main loop, how far, and what would move it."""
+    loop = kernel.main_loop
+    if loop and loop.binds:
+        clocks = dict(loop.clocks)
+        beside = f", tensor {clocks['tensor']:,.0f}" if loop.binds != "tensor" and "tensor" in clocks else ""
+        loads = any("global memory" in note for note in loop.notes)
+        memory = ", if global memory does not bind it before" if loads else ""
+        yield (f"the loop at {loop.start:#06x} is bound by {loop.binds} ({clocks[loop.binds]:,.0f} clocks{beside})"
+               f"{memory}: {CHANGES[loop.binds]}")
+    if kernel.hot_spills:
+        yield (f"{kernel.hot_spills:,} loads and stores of spilled registers in loops: allow more registers "
+               "(__launch_bounds__, -maxrregcount), or smaller tiles")
 
 
 def _resources(kernel: Figures) -> str:
@@ -96,7 +133,8 @@ def _occupancy(kernel: Figures) -> Iterator[tuple[str, str]]:
         yield "occupancy", f"cannot be launched: {' and '.join(fit.limiters)} allow no block"
     else:
         allowed = ", ".join(f"{name} {count:,}" for name, count in fit.by)
-        yield "occupancy", (f"{fit.blocks} block{'s' if fit.blocks > 1 else ''} an SM, {fit.warps} warps, "
+        most = "at most " if kernel.at_most else ""
+        yield "occupancy", (f"{most}{fit.blocks} block{'s' if fit.blocks > 1 else ''} an SM, {fit.warps} warps, "
                             f"{percent(fit.share)}; blocks that each allows: {allowed}")
     if fit.cliffs:
         yield "cliffs", "; ".join(_cliff(cliff) for cliff in fit.cliffs)
@@ -151,7 +189,10 @@ def comparison(found: Comparison) -> Table:
         name = short(pair.after.name)
         for change in pair.changes:
             better = {True: "better", False: "worse", None: ""}[change.better]
-            rows.append((name, pair.after.arch, change.what, change.before, change.after, better))
+            values = (change.before, change.after)
+            if change.what == "name":
+                values = (short(change.before), short(change.after))
+            rows.append((name, pair.after.arch, change.what, *values, better))
             name = ""
     rows += [(short(one.name), one.arch, "gone", "", "", "worse") for one in found.gone]
     rows += [(short(one.name), one.arch, "new", "", "", "") for one in found.new]

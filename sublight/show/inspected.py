@@ -47,10 +47,15 @@ def text(kernels: Sequence[Figures], skipped: Sequence[tuple[str, int]], waves: 
 
 
 def notes(kernel: Figures) -> Iterator[str]:
+    """The same in lines."""
+    for said in loop_notes(kernel):
+        yield from textwrap.wrap(f"- {said}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def loop_notes(kernel: Figures) -> list[str]:
     """What is assumed or unknown of its loops, each said once, and not what was said of the whole kernel."""
     every = dict.fromkeys(note for loop in kernel.loops if loop.hot for note in loop.notes)
-    for said in (note for note in every if note not in kernel.fallbacks):
-        yield from textwrap.wrap(f"- {said}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return [note for note in every if note not in (*kernel.fallbacks, *kernel.notes)]
 
 
 def _foot(kernels: Sequence[Figures], skipped: Sequence[tuple[str, int]]) -> Iterator[str]:
@@ -101,6 +106,8 @@ def html(kernels: Sequence[Figures], skipped: Sequence[tuple[str, int]], waves: 
                      *(f"<li>{escaped(word)}: {escaped(said)}</li>" for word, said in rows.details(kernel)), "</ul>"]
         if shown.rows:
             body += [f"<h3>{escaped(shown.caption)}</h3>", *table(shown.head, shown.rows, shown.caption)]
+            if kernel is not None and (said := loop_notes(kernel)):
+                body += ["<ul>", *(f"<li>{escaped(note)}</li>" for note in said), "</ul>"]
     if waves is not None:
         body += [f"<h3>{escaped(waves.caption)}</h3>", *table(waves.head, waves.rows, waves.caption)]
     body += [f"<p>{escaped(line)}</p>" for line in _foot(kernels, skipped) if line]

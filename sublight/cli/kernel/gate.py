@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check, and say what failed."""
-    from sublight.kernels.inspect.gate import checked, worse
+    from sublight.kernels.inspect.gate import checked, renamed, worse
     from sublight.show.inspect_rows import short
 
     output.check_writable(options.output, options.format)
@@ -55,20 +55,23 @@ def run(options: argparse.Namespace) -> int:
                          "FILE")
     if not options.baseline and not any(rule.needs_instructions for rule in rules):
         options.resources_only = True                # disassembly takes most of the time
-    before = kernels_of(options.baseline, options) if options.baseline else ()
+    before = _compiled(kernels_of(options.baseline, options), "of the baseline ") if options.baseline else ()
     kernels = _compiled(figures_of(options.code, options)[0])
-    found = (*checked(kernels, rules, [short(kernel.name) for kernel in kernels]), *worse(before, kernels))
+    for old, new in renamed(before, kernels):
+        print(f"sublight: {short(new)} is held against the baseline's {short(old)}, the nearest name", file=sys.stderr)
+    found = (*checked(kernels, rules, [short(kernel.name) for kernel in kernels]),
+             *worse(before, kernels, instructions=not options.resources_only))
     _write(options, found, len(kernels))
     return 1 if found else 0
 
 
-def _compiled(kernels: tuple[Figures, ...]) -> tuple[Figures, ...]:
+def _compiled(kernels: tuple[Figures, ...], whose: str = "") -> tuple[Figures, ...]:
     """Without PTX, which says nothing that a rule could ask of it; libraries carry it beside what is compiled of it."""
     kept = tuple(kernel for kernel in kernels if kernel.kind != "ptx")
     if not kept:
         raise InputError("PTX has no registers, spills or occupancy yet; expected what ptxas makes of it, a cubin")
     if len(kept) < len(kernels):
-        print(f"sublight: {len(kernels) - len(kept)} kernels of PTX are not checked", file=sys.stderr)
+        print(f"sublight: not checked: PTX {whose}({len(kernels) - len(kept)} x)", file=sys.stderr)
     return kept
 
 

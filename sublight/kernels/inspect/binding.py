@@ -12,6 +12,7 @@ The largest binds, and tensor / largest is the share of the tensor cores' peak t
 upper limits of speed: latencies, stalls, bank conflicts, the time of memory and trip counts are not in SASS.
 
 A loop with inner loops has clocks of its own instructions, and no verdict: how often the inner ones run is not there.
+Nor has one that calls a subroutine in every iteration.
 
 Counted is what each iteration runs (loops.py: always). Where tensor-core instructions stand behind a condition: those
 of a single thread (UTC*MMA) with their block, as one warp's; others with the whole body, and the verdict says so.
@@ -24,9 +25,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sublight.kernels.inspect.code import Function, Instruction, Launch
-from sublight.kernels.inspect.flow import calls
-from sublight.kernels.inspect.loops import Loop, loops_in
-from sublight.kernels.inspect.mix import Mix, mix_of_code
+from sublight.kernels.inspect.flow import calls, flow_of
+from sublight.kernels.inspect.loops import Loop, Loops, loops_in
+from sublight.kernels.inspect.mix import Mix, is_spill, mix_of_code
 from sublight.kernels.inspect.pipes import OTHER, Pipes, pipe_of, pipes_of, plain
 from sublight.kernels.inspect.tensor import TensorKind, tensor_kinds
 
@@ -78,7 +79,11 @@ class LoopVerdict:
 
 def loops_of(function: Function, launch: Launch) -> tuple[LoopVerdict, ...]:
     """Verdicts of a function's loops, in order of address. Empty for a function without instructions."""
-    found = loops_in(function)
+    return verdicts(function, launch, loops_in(function))
+
+
+def verdicts(function: Function, launch: Launch, found: Loops) -> tuple[LoopVerdict, ...]:
+    """The same, of loops that are found already."""
     if not found.loops:
         return ()
     kinds = tensor_kinds(function)
@@ -114,11 +119,64 @@ def _notes_of_function(function: Function, irreducible: tuple[int, ...], unknown
     notes = []
     if _has_roles(function):
         notes.append("warps have roles (setmaxnreg): fewer may run this loop, and others run theirs at the same time")
+    return (*notes, *_missing(irreducible, unknown))
+
+
+def _missing(irreducible: tuple[int, ...], unknown: tuple[int, ...]) -> tuple[str, ...]:
+    """Why loops may not be listed."""
+    notes = []
     if unknown:
-        notes.append(f"{len(unknown)} indirect branches whose targets nvdisasm does not tell: loops may be missing")
+        notes.append(f"{_counted_of(unknown, 'indirect branch', 'es')} whose targets nvdisasm does not tell: loops may "
+                     "be missing")
     if irreducible:
-        notes.append(f"{len(irreducible)} branches back into the middle of code: no natural loops, not listed")
+        notes.append(f"{_counted_of(irreducible, 'branch', 'es')} back into the middle of code: no natural loop, not "
+                     "listed")
     return tuple(notes)
+
+
+def _counted_of(places: tuple[int, ...], word: str, plural: str) -> str:
+    return f"{len(places)} {word}{plural if len(places) > 1 else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unlisted:
+    """What the loops of a function do not show. notes: loops that may be missing; unplaced: why spills outside the
+    loops that are listed may run in each iteration of one, None: they do not."""
+
+    notes: tuple[str, ...]
+    unplaced: str | None
+
+
+def unlisted(function: Function, found: Loops) -> Unlisted:
+    """What of a function may be in a loop, and is in none of those found."""
+    notes = _missing(found.irreducible, found.unknown)
+    return Unlisted(notes, _unplaced(function, found, notes))
+
+
+def _unplaced(function: Function, found: Loops, notes: tuple[str, ...]) -> str | None:
+    inside = {one.address for loop in found.loops for one in loop.own}
+    spills = [one.address for one in function.instructions if is_spill(one) and one.address not in inside]
+    if spills and notes:
+        return notes[0]
+    called = [one for loop in found.loops for one in loop.own if calls(one)]
+    if called and spills and not _main(function).issuperset(spills):
+        return "a subroutine that a loop calls loads or stores spilled registers"
+    labels = {name for name, _ in function.labels}
+    names = {one.operands[-1].strip("`()") for one in called if one.operands and not one.operands[-1].startswith("0x")}
+    if names - labels and function.resources and function.resources.stack:
+        return f"a loop calls {', '.join(sorted(names - labels))}, whose code is not looked into"
+    return None
+
+
+def _main(function: Function) -> set[int]:
+    """Addresses of instructions that the function's own entry reaches without a call."""
+    flow, seen, todo = flow_of(function), {0}, [0]
+    while todo:
+        new = set(flow.blocks[todo.pop()].successors) - seen
+        seen |= new
+        todo += new
+    return {one.address for at in seen
+            for one in function.instructions[flow.blocks[at].first:flow.blocks[at].end]}
 
 
 def _verdict(function: Function, loop: Loop, has_inner: bool, kinds: dict[int, TensorKind],
@@ -128,7 +186,8 @@ def _verdict(function: Function, loop: Loop, has_inner: bool, kinds: dict[int, T
     clocks, refused = _clocks(counted, kinds, pipes_of(function.arch), warps, function.arch)
     order = tuple(sorted(clocks.items(), key=lambda pair: (-pair[1], pair[0] != "tensor", pair[0])))
     has_tensor = any(one.address in kinds for one, _ in counted)
-    known = bool(order) and not loop.wait and not has_inner and (not has_tensor or "tensor" in clocks)
+    known = (bool(order) and not loop.wait and not has_inner and (not has_tensor or "tensor" in clocks)
+             and not any(calls(one) and not one.predicate for one in loop.always))
     mix = mix_of_code(loop.own, kinds, function.arch)
     return LoopVerdict(
         label=loop.label, start=loop.start, end=loop.end, depth=loop.depth, parent=loop.parent, hot=not loop.wait,
@@ -239,6 +298,9 @@ def _notes_of_loop(loop: Loop, mix: Mix, has_inner: bool, has_tensor: bool) -> t
 def _notes_of_tensor(mix: Mix, arch: str) -> tuple[str, ...]:
     """What makes the peak of this loop's tensor-core instructions less than the rate that it is held against."""
     notes = list(dict.fromkeys(use.deserves for use in mix.tensor if use.deserves))
+    below = sorted({use.kind.name for use in mix.tensor if use.kind.issued_by == "warp" and use.deserves})
+    notes += [f"{name} counts at the tensor cores' peak, which it may not reach on {plain(arch)}: they may bind before "
+              "the pipe that is named" for name in below]
     if plain(arch) in HALVED and any(use.kind.a not in ("int8", "fp64") for use in mix.tensor):
         notes.append(f"GeForce boards of {plain(arch)} accumulate in fp32 at half this tensor rate")
     return tuple(notes)

@@ -14,7 +14,7 @@ NEAR = 0.75                      # names that are less alike are different kerne
 
 # Changes by what they cost, worst first. Occupancy and spills are felt by every kernel; registers only at a cliff.
 ORDER = ("tensor instructions", "spills in loops", "blocks an SM", "tensor limit", "bound by", "stack", "threads",
-         "dynamic shared", "shared", "loads", "registers", "barriers", "constant", "instructions", "pipe")
+         "dynamic shared", "shared", "loads", "registers", "barriers", "constant", "instructions", "pipe", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ def _weight(changed: Sequence[Change]) -> tuple[int, int]:
 def changes(old: Figures, new: Figures) -> tuple[Change, ...]:
     """What differs, most important first. Figures that one side does not have are not compared."""
     out = [*_tensor(old, new), *_counts(old, new), *_occupancy(old, new), *_limit(old, new), *_pipes(old, new)]
+    if old.name != new.name:
+        out.append(Change("name", old.name, new.name))
     return tuple(sorted(out, key=lambda change: change.rank))
 
 

@@ -60,23 +60,30 @@ class Figures:
     loads: tuple[tuple[str, int], ...] = ()          # of global memory, by kind and width
     spill_loads: int | None = None       # in the whole kernel
     spill_stores: int | None = None
+    unplaced: str | None = None          # why some of these may be in loops that are not listed; None: none is
     loops: tuple[LoopFigures, ...] = ()
     notes: tuple[str, ...] = ()          # what this input cannot tell
 
     @property
     def hot_spills(self) -> int | None:
-        """Loads and stores of local memory inside loops; None without instructions."""
-        if self.instructions is None:
+        """Loads and stores of local memory inside loops; None without instructions, or where loops may be missing."""
+        if self.instructions is None or self.unplaced is not None:
             return None
         return sum(loop.spill_loads + loop.spill_stores for loop in self.loops if loop.hot)
 
     @property
+    def at_most(self) -> bool:
+        """Whether the occupancy is an upper limit: blocks may have dynamic shared memory that nobody told."""
+        return self.occupancy is not None and self.dynamic_shared is None
+
+    @property
     def main_loop(self) -> LoopFigures | None:
-        """The hot loop with the most tensor clocks, else the one with the most instructions of those with a verdict
-        (loops around others have none); None where there is no loop."""
+        """The hot loop with the most tensor clocks (of equal ones the one with the highest limit: which of them runs
+        longest is not in the code), else the one with the most instructions of those with a verdict (loops around
+        others have none); None where there is no loop."""
         hot = [loop for loop in self.loops if loop.hot]
         return max(hot, default=None, key=lambda loop: (
-            dict(loop.clocks).get("tensor", 0.0), loop.binds is not None, loop.instructions))
+            dict(loop.clocks).get("tensor", 0.0), loop.binds is not None, loop.tensor_limit or 0.0, loop.instructions))
 
     @property
     def tensor_limit(self) -> float | None:

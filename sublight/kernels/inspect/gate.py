@@ -70,24 +70,57 @@ def _matches(rule: Rule, kernel: Figures, spelled: str) -> bool:
 def _failures(kernel: Figures, rule: Rule) -> Iterator[Failure]:
     """In the order of the rule's fields."""
     unseen = "; ".join(kernel.notes)
-    shared = None if kernel.shared is None else kernel.shared - kernel.reserved + (kernel.dynamic_shared or 0)
     for name, most, got in (("max-registers", rule.max_registers, kernel.registers),
-                            ("max-stack", rule.max_stack, kernel.stack), ("max-shared", rule.max_shared, shared),
+                            ("max-stack", rule.max_stack, kernel.stack),
+                            ("max-shared", rule.max_shared, _shared(kernel, rule.max_shared)),
                             ("max-spills", rule.max_spills, kernel.hot_spills)):
         if most is not None and (got is None or got > most):
             yield _failure(kernel, f"{name} {most}", None if got is None else str(got),
                            _where_spilled(kernel) if name == "max-spills" and got else "", unseen)
     if rule.require_tensor is not None:
         yield from _without(kernel, rule.require_tensor, unseen)
-    share = kernel.occupancy.share if kernel.occupancy else None
-    for name, least, part in (("min-tensor-limit", rule.min_tensor_limit, kernel.tensor_limit),
-                              ("min-occupancy", rule.min_occupancy, share)):
-        if least is not None and (part is None or part < least - 1e-9):
-            yield _failure(kernel, f"{name} {percent(least)}", None if part is None else percent(part),
-                           _why(kernel, name), unseen)
-    if rule.min_blocks is not None and (kernel.occupancy is None or kernel.occupancy.blocks < rule.min_blocks):
-        blocks = None if kernel.occupancy is None else str(kernel.occupancy.blocks)
-        yield _failure(kernel, f"min-blocks {rule.min_blocks}", blocks, _why(kernel, "min-occupancy"), unseen)
+    limit, least = kernel.tensor_limit, rule.min_tensor_limit
+    if least is not None and (limit is None or limit < least - 1e-9):
+        yield _failure(kernel, f"min-tensor-limit {percent(least)}", None if limit is None else percent(limit),
+                       _why(kernel, "min-tensor-limit"), _no_limit(kernel) or unseen)
+    yield from _occupied(kernel, rule, unseen)
+
+
+def _shared(kernel: Figures, most: int | None) -> int | None:
+    """Bytes of shared memory of a block. None: the dynamic ones are not known, and decide."""
+    if kernel.shared is None:
+        return None
+    own = kernel.shared - kernel.reserved
+    if kernel.dynamic_shared is None:
+        return own if most is not None and own > most else None
+    return own + kernel.dynamic_shared
+
+
+def _no_limit(kernel: Figures) -> str:
+    """Why a kernel whose instructions are known has no limit of the tensor rate; empty where they are not."""
+    if kernel.instructions is None:
+        return ""
+    loop = kernel.main_loop
+    if loop is None:
+        return "no loop is found in it"
+    if not loop.tensor:
+        return "its loops have no tensor-core instructions"
+    return "; ".join(loop.notes)
+
+
+def _occupied(kernel: Figures, rule: Rule, unseen: str) -> Iterator[Failure]:
+    """Occupancy. One that takes dynamic shared memory as none is an upper limit: it may fail, and never passes."""
+    fit = kernel.occupancy
+    for name, asked, least, got in (
+            ("min-occupancy", rule.min_occupancy, percent(rule.min_occupancy or 0.0), fit.share if fit else None),
+            ("min-blocks", rule.min_blocks, rule.min_blocks, fit.blocks if fit else None)):
+        if asked is None:
+            continue
+        if fit and got is not None and got < asked - 1e-9:
+            said = percent(fit.share) if name == "min-occupancy" else str(fit.blocks)
+            yield Failure(kernel.name, kernel.arch, f"{name} {least}", said, _why(kernel, name))
+        elif fit is None or kernel.at_most:
+            yield _failure(kernel, f"{name} {least}", None, "", unseen)
 
 
 def _failure(kernel: Figures, check: str, got: str | None, why: str, unseen: str) -> Failure:
@@ -121,8 +154,14 @@ def _why(kernel: Figures, check: str) -> str:
 # ---- against a baseline
 
 
-def worse(before: Sequence[Figures], after: Sequence[Figures]) -> tuple[Failure, ...]:
+def renamed(before: Sequence[Figures], after: Sequence[Figures]) -> tuple[tuple[str, str], ...]:
+    """Kernels of the baseline that are held against one of another name, the nearest."""
+    return tuple((old.name, new.name) for old, new in matched(before, after)[0] if old.name != new.name)
+
+
+def worse(before: Sequence[Figures], after: Sequence[Figures], *, instructions: bool = True) -> tuple[Failure, ...]:
     """What got worse of the baseline's kernels; one that is gone is a failure too, one that is new is none.
+    instructions: those of either side are expected, and where they are not known that is a failure.
 
     Worse: more stack or more spills in loops, fewer blocks an SM, a kind of tensor-core instruction lost, the limit of
     the tensor rate down by a point; more registers count where they cost a block."""
@@ -130,6 +169,9 @@ def worse(before: Sequence[Figures], after: Sequence[Figures]) -> tuple[Failure,
     pairs, gone, _ = matched(before, after)
     for old, new in pairs:
         out += _worse(old, new)
+        if instructions and old.instructions is None:
+            out.append(Failure(new.name, new.arch, "baseline instructions", "unknown", "; ".join(old.notes) or
+                               "the baseline was inspected with --resources-only", True))
     out += [Failure(old.name, old.arch, "baseline has it", "gone", "no kernel of that name or near it") for old in gone]
     return tuple(out)
 
@@ -143,6 +185,9 @@ def _worse(old: Figures, new: Figures) -> Iterator[Failure]:
         blocks = None if new.occupancy is None else str(new.occupancy.blocks)
         registers = f"registers {old.registers} -> {new.registers}"
         yield _failure(new, f"baseline blocks an SM {old.occupancy.blocks}", blocks, registers, "; ".join(new.notes))
+    if old.occupancy is None and new.occupancy is None and (why := _needs_more(old, new)):
+        yield _failure(new, "baseline blocks an SM", None, "",
+                       f"{why}: whether that costs a block is not known without --warps N")
     for kind in sorted({kind_of(name) for name, _ in old.tensor}):
         yield from (Failure(failure.kernel, failure.arch, f"baseline tensor {kind}", failure.got, failure.why,
                             failure.unknown) for failure in _without(new, kind, "; ".join(new.notes)))
@@ -150,6 +195,13 @@ def _worse(old: Figures, new: Figures) -> Iterator[Failure]:
         limit = None if new.tensor_limit is None else percent(new.tensor_limit)
         yield _failure(new, f"baseline tensor limit {percent(old.tensor_limit)}", limit,
                        _why(new, "min-tensor-limit"), "; ".join(new.notes))
+
+
+def _needs_more(old: Figures, new: Figures) -> str:
+    """What an SM holds less of, where the warps of a block are not known; empty: nothing that could cost a block."""
+    return ", ".join(f"{name} {was} -> {now}" for name, was, now in (
+        ("registers", old.registers, new.registers), ("shared", old.shared, new.shared),
+        ("barriers", old.barriers, new.barriers)) if was is not None and now is not None and now > was)
 
 
 # ---- rules from a file

@@ -8,9 +8,10 @@ from typing import Any
 
 from sublight.errors import InputError
 from sublight.kernels.inspect import ptx
-from sublight.kernels.inspect.binding import LoopVerdict, loops_of
+from sublight.kernels.inspect.binding import LoopVerdict, unlisted, verdicts
 from sublight.kernels.inspect.code import Function, Launch, Unit
 from sublight.kernels.inspect.figures import Figures, LoopFigures
+from sublight.kernels.inspect.loops import loops_in
 from sublight.kernels.inspect.mix import mix_of
 from sublight.kernels.inspect.occupancy import Occupancy, occupancy, warps_of
 
@@ -91,13 +92,18 @@ def _with_loops(bare: Figures, function: Function, launch: Launch) -> Figures:
     if arrays:
         notes.append(f"{arrays} accesses of arrays on the stack, at computed addresses: no spills")
     notes += _tensor_memory(function, launch)
+    found = loops_in(function)
+    missed = unlisted(function, found)
+    notes += missed.notes
+    if missed.unplaced and missed.unplaced not in notes:
+        notes.append(f"{missed.unplaced}: how many spills are in loops is not known")
     if mix.unknown:
         notes.append(f"opcodes that are not known here: {', '.join(mix.unknown)}")
     return replace(
         bare, instructions=mix.count, mix=mix.pipes, tensor=tuple(tensor.items()), loads=loads,
         fallbacks=tuple(dict.fromkeys(use.deserves for use in mix.tensor if use.deserves)),
-        spill_loads=mix.spill_loads, spill_stores=mix.spill_stores, notes=tuple(notes),
-        loops=tuple(_loop(verdict) for verdict in loops_of(function, launch)))
+        spill_loads=mix.spill_loads, spill_stores=mix.spill_stores, unplaced=missed.unplaced, notes=tuple(notes),
+        loops=tuple(_loop(verdict) for verdict in verdicts(function, launch, found)))
 
 
 def _tensor_memory(function: Function, launch: Launch) -> tuple[str, ...]:

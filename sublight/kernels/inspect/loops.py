@@ -20,12 +20,14 @@ from dataclasses import dataclass
 
 from sublight.kernels.inspect.code import Function, Instruction
 from sublight.kernels.inspect.flow import Flow, dominates, dominators, flow_of, predecessors, reverse_postorder
+from sublight.kernels.inspect.pipes import pipe_of
 
 WAIT_AT_MOST = 12                       # instructions; waits of ptxas have 2 to 8
-WAITS = re.compile(r"BAR(\.|$)|WARPSYNC|SYNCS\.PHASECHK|NANOSLEEP|UTCATOMSWS|USETMAXREG|CCTL|"
-                   r"(LD|LDG|ATOM|ATOMG|ATOMS)\..*(STRONG|CAS|EXCH)")
-WORKS = {"HMMA", "IMMA", "DMMA", "QMMA", "OMMA", "HGMMA", "QGMMA", "IGMMA", "UTCHMMA", "UTCQMMA", "UTCOMMA",
-         "UTCIMMA", "FFMA", "FADD", "FMUL", "MUFU", "STG", "STS", "DFMA", "HFMA2", "RED", "REDG"}
+WAITS = re.compile(r"BAR(\.|$)|WARPSYNC|SYNCS\.PHASECHK|NANOSLEEP|UTCATOMSWS|USETMAXREG|CCTL")
+ASKS = re.compile(r"(LD|LDG|ATOM|ATOMG|ATOMS)\..*(STRONG|CAS|EXCH)")      # of one address, again and again: a lock
+WORKS = {"FFMA", "FADD", "FMUL", "MUFU", "DFMA", "DADD", "DMUL", "HFMA2", "HADD2", "HMUL2", "STG", "STS", "RED", "REDG",
+         "LDGSTS", "UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED"}
+REGISTER = re.compile(r"\bU?R\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,17 @@ def _code(function: Function, flow: Flow, blocks: Iterable[int]) -> tuple[Instru
 
 
 def _is_wait(code: tuple[Instruction, ...]) -> bool:
-    return (len(code) <= WAIT_AT_MOST and any(WAITS.match(one.opcode) for one in code)
-            and not any(one.name in WORKS for one in code))
+    return (len(code) <= WAIT_AT_MOST and any(WAITS.match(one.opcode) or _asks_again(one, code) for one in code)
+            and not any(one.name in WORKS or pipe_of(one.name) == "tensor" for one in code))
+
+
+def _asks_again(one: Instruction, code: tuple[Instruction, ...]) -> bool:
+    """Whether a load or an atomic asks for what stands at one address all the time. One that walks on works: __ldcg
+    and volatile are STRONG too."""
+    if not ASKS.match(one.opcode):
+        return False
+    address = {found for operand in one.operands if "[" in operand for found in REGISTER.findall(operand)}
+    moved = {found[0] for other in code if other is not one and other.operands
+             and (found := REGISTER.match(other.operands[0]))}
+    return not address & moved
 

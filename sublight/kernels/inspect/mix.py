@@ -112,6 +112,11 @@ def width_bits(opcode: str) -> int | None:
     return 32
 
 
+def is_spill(one: Instruction) -> bool:
+    """Whether an instruction loads or stores local memory at a fixed offset of the stack."""
+    return one.name in ("LDL", "STL") and _on_stack(one)
+
+
 def _on_stack(one: Instruction) -> bool:
     """Whether an address is the stack pointer and a constant: [R1], [R1+0x10]."""
     return any(re.match(r"^\[R1(\+-?0x[0-9a-f]+)?\]$", operand) for operand in one.operands)
