@@ -173,7 +173,7 @@ SUBLIGHT_INLINE float sum(Floats x) {
 // a > b ? a : b, so b where either is a NaN: one instruction, which compilers do not find by themselves.
 SUBLIGHT_INLINE Floats larger(Floats a, Floats b) {
 #if SUBLIGHT_LANES == 16 && defined(__AVX512F__)
-    return Floats(_mm512_max_ps(__m512(a), __m512(b)));
+    return Floats(_mm512_maskz_max_ps(0xffff, __m512(a), __m512(b)));      // _mm512_max_ps warns in GCC's own header
 #elif SUBLIGHT_LANES == 8 && defined(__AVX2__)
     return Floats(_mm256_max_ps(__m256(a), __m256(b)));
 #else
