@@ -12,6 +12,7 @@ from sublight.ops.attention import Attention
 from sublight.ops.collective import Communication
 from sublight.ops.context import Context
 from sublight.ops.elementwise import CacheWrite, Elementwise, Rotary
+from sublight.ops.fused import Gated
 from sublight.ops.gemm import Gemm
 from sublight.ops.inferred import experts
 from sublight.ops.normalisation import Normalisation
@@ -72,6 +73,16 @@ def _act_and_mul(a: Arguments, c: Context) -> Answer:
     if not (out and x and out.form) or 2 * prod(out.dims) != prod(x.dims):
         return None
     return (Elementwise((x.operand(),), (Operand(prod(out.dims), out.form),), 2),)
+
+
+def _silu_and_mul(a: Arguments, c: Context) -> Answer:
+    """out (…, d), input (…, 2d): the gate first"""
+    out, x = a.tensor(0), a.tensor(1)
+    if not (out and x and out.form and out.dims and out.dims[-1] and x.form == out.form):
+        return _act_and_mul(a, c)
+    if x.dims != (*out.dims[:-1], 2 * out.dims[-1]):
+        return None
+    return (Gated(prod(out.dims[:-1]), out.dims[-1], out.form),)
 
 
 def _scaled_mm(a: Arguments, c: Context) -> Answer:
@@ -157,8 +168,8 @@ RULES: dict[str, Rule] = {
     "sgl_kernel::rmsnorm": _rms_norm, "sgl_kernel::fused_add_rmsnorm": _add_rms_norm,
     "_C_cache_ops::reshape_and_cache_flash": _cache_write, "_C::static_scaled_fp8_quant": _quantise,
     "_C::dynamic_scaled_fp8_quant": _quantise, "_C::dynamic_per_token_scaled_fp8_quant": _quantise,
-    "_C::silu_and_mul": _act_and_mul, "_C::gelu_and_mul": _act_and_mul, "_C::gelu_tanh_and_mul": _act_and_mul,
-    "sgl_kernel::silu_and_mul": _act_and_mul, "_C::cutlass_scaled_mm": _scaled_mm,
+    "_C::silu_and_mul": _silu_and_mul, "_C::gelu_and_mul": _act_and_mul, "_C::gelu_tanh_and_mul": _act_and_mul,
+    "sgl_kernel::silu_and_mul": _silu_and_mul, "_C::cutlass_scaled_mm": _scaled_mm,
     "vllm::unified_attention_with_output": _unified_attention,
     "vllm::unified_mla_attention_with_output": _unified_mla,
     "flash_attn::_flash_attn_forward": _flash_attn,

@@ -13,6 +13,7 @@ from sublight.explain.view import View
 from sublight.explain.words import cut, ms, number, of_window
 from sublight.finding import Finding
 from sublight.ops.elementwise import Elementwise, Rotary
+from sublight.ops.fused import Gated
 from sublight.ops.normalisation import Normalisation
 from sublight.ops.op import Op, Operand, nbytes
 from sublight.trace import MEMCPY
@@ -43,12 +44,16 @@ def reads(op: Op) -> tuple[Operand, ...]:
     """What a fusable operator reads of its activations."""
     if isinstance(op, Elementwise):
         return op.reads
+    if isinstance(op, Gated):
+        return (Operand(2 * op.rows * op.width, op.form),)
     return writes(op)
 
 
 def writes(op: Op) -> tuple[Operand, ...]:
     if isinstance(op, Elementwise):
         return op.writes
+    if isinstance(op, Gated):
+        return (Operand(op.rows * op.width, op.out or op.form),)
     if isinstance(op, Normalisation):
         return (Operand(op.elements, op.form),) * (2 if op.residual else 1)
     assert isinstance(op, Rotary)
@@ -92,7 +97,7 @@ def _fusable(call: OpCall) -> bool:
     op = call.ops[0] if len(call.ops) == 1 else None
     if isinstance(op, Normalisation):
         return not op.backward and op.elements > 0
-    return isinstance(op, Elementwise | Rotary) and any(o.elements for o in writes(op))
+    return isinstance(op, Elementwise | Gated | Rotary) and any(o.elements for o in writes(op))
 
 
 def chains(view: View, mine: OwnedCalls) -> Iterator[Chain]:
