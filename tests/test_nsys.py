@@ -221,7 +221,8 @@ def test_columns_are_half_as_wide_where_all_their_numbers_fit(tmp_path: Path) ->
     p.kernel(GEMM, 1_000, 4_000, launch=(200, 300))
     p.kernel(GEMM, 5_000, 7_000, launch=(400, 500))
     t = one(n, tmp_path)
-    assert [column.dtype.itemsize for column in (t.activities.ts_ns, t.activities.dur_ns, t.activities.end_ns)] == [8, 4, 8]
+    a = t.activities
+    assert [column.dtype.itemsize for column in (a.ts_ns, a.dur_ns, a.end_ns)] == [8, 4, 8]
     p.kernel(GEMM, 10_000, 10_000 + (1 << 31), launch=(8_000, 8_100))
     t = one(n, tmp_path)
     assert t.activities.dur_ns.dtype.itemsize == 8

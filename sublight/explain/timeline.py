@@ -6,7 +6,7 @@ a window is cut out afterwards, so that windows add up. docs/idle.md draws each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ from sublight.trace import I32, I64, KERNEL, B, Trace
 
 Windows = Sequence[tuple[int, int]]
 FIRST_NOT_COMPUTE = len(COMPUTE)
+AT_ONCE = 1 << 16                          # stretches that are summed at a time
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -70,6 +71,14 @@ class Timeline:
             ends.append(edges[1:])
         return np.concatenate(at), np.concatenate(starts), np.concatenate(ends)
 
+    def _blocks(self, windows: Windows) -> Iterator[tuple[int, I64]]:
+        """(index of its first stretch, its edges cut to the window) of blocks of stretches that make up the windows."""
+        for start, end in windows:
+            first = max(int(np.searchsorted(self.edges_ns, start, "right")) - 1, 0)
+            last = int(np.searchsorted(self.edges_ns, end, "left"))
+            for low in range(first, last, AT_ONCE):
+                yield low, np.clip(self.edges_ns[low : min(low + AT_ONCE, last) + 1], start, end)
+
     def stretches(self, part: str, windows: Windows) -> tuple[I64, I64]:
         """(starts, ends) in ns of the stretches of a part inside the windows, whole: touching pieces are one."""
         mine = np.flatnonzero(self.owner == PART_INDEX[part])
@@ -81,10 +90,13 @@ class Timeline:
 
     def budget(self, windows: Windows, wait_ns: int | None = None, undivided_ns: int = 0) -> Budget:
         """The budget of disjoint windows inside the span."""
-        lengths, owner, communicating = self.cut(windows)
-        parts = np.bincount(owner, weights=lengths, minlength=len(PARTS)).astype(np.int64)
-        union = int(lengths[communicating].sum())
-        hidden = int(lengths[communicating & (owner < FIRST_NOT_COMPUTE)].sum())
+        parts, union, hidden = np.zeros(len(PARTS), np.int64), 0, 0
+        for low, edges in self._blocks(windows):
+            lengths, some = np.diff(edges), slice(low, low + len(edges) - 1)
+            owner, communicating = self.owner[some], self.communicating[some]
+            parts += np.bincount(owner, weights=lengths, minlength=len(PARTS)).astype(np.int64)
+            union += int(lengths[communicating].sum())
+            hidden += int(lengths[communicating & (owner < FIRST_NOT_COMPUTE)].sum())
         return Budget(
             window_ns=sum(end - start for start, end in windows),
             parts=tuple(Part(name, int(ns)) for name, ns in zip(PARTS, parts, strict=True) if ns),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from sublight.explain.fabric import Fabric
     from sublight.explain.model_terms import AgainstModel
 
+AT_ONCE = 1 << 16            # intervals that are cut to windows at a time
+
+
 @dataclass(frozen=True, slots=True)
 class KernelRow:
     """All runs of one name inside the window. ns is their summed duration, clipped to the window."""
@@ -175,7 +178,11 @@ def inside(ts_ns: I64, end_ns: I64, windows: Sequence[tuple[int, int]]) -> I64:
         out: I64 = np.where(i > 0, before[last] + np.minimum(t, ends[last]) - starts[last], 0)
         return out
 
-    return elapsed(end_ns) - elapsed(ts_ns)
+    out = np.empty(len(ts_ns), np.int64)
+    for low in range(0, len(ts_ns), AT_ONCE):                # a dozen arrays as long as all intervals would be large
+        some = slice(low, low + AT_ONCE)
+        out[some] = elapsed(end_ns[some]) - elapsed(ts_ns[some])
+    return out
 
 
 def kernel_rows(trace: Trace, rows: I64, inside_ns: I64, part: I32) -> tuple[KernelRow, ...]:

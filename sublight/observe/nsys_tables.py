@@ -24,7 +24,7 @@ from sublight.observe.source import label
 from sublight.trace import I64
 
 MAGIC = b"SQLite format 3\x00"
-CHUNK_ROWS = 32_768
+CHUNK_ROWS = 16_384
 SEPARATOR = b"\x1f"                    # between texts of a chunk; a text that holds one is read in the slow way
 STRING_ID = b"\x1e"                    # before a text's number in StringIds, where a row has that instead of a text
 LAST_ROWID = (1 << 63) - 1
