@@ -215,7 +215,22 @@ def test_calls_without_correlation_ids_launch_nothing_that_can_be_told(tmp_path:
     assert view.links.linked == view.links.linked_to_op == 0
 
 
-def test_columns_are_half_as_wide_where_all_their_numbers_fit(tmp_path: Path) -> None:
+def test_a_range_keeps_what_stands_behind_a_comma(tmp_path: Path) -> None:
+    n = Nsys()
+    p = n.process()
+    p.kernel(GEMM, 1_000, 4_000, launch=(200, 300))
+    texts = ("forward, layer 3", "forward, layer 4", "aten::mm, seq = 1, op_id = 2", "aten::mm, op_id = 3")
+    for at, text in enumerate(texts):
+        p.range(text, 100 + at, 400 - at)
+    t = one(n, tmp_path)
+    assert named(t, t.annotations) == ["forward, layer 3", "forward, layer 4"]
+    assert named(t, t.ops) == ["aten::mm", "aten::mm"]
+
+
+def test_columns_are_half_as_wide_where_all_their_numbers_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nsys_tables, "CHUNK_ROWS", 2)
     n = Nsys()
     p = n.process()
     p.kernel(GEMM, 1_000, 4_000, launch=(200, 300))
