@@ -293,11 +293,12 @@ def test_spills_of_a_subroutine_that_a_loop_calls_are_not_outside_loops(main: st
     assert bool(unlisted(one, loops_in(one)).unplaced) is unplaced
 
 
-def test_spills_and_a_function_of_another_section_are_not_known() -> None:
-    one = function(".L_0:\nCALL.ABS.NOINC `(_Z5heavyf)\n@P0 BRA .L_0\nEXIT")
-    resources = Resources(32, 64, 0, 0)
-    assert "_Z5heavyf" in str(unlisted(replace(one, resources=resources), loops_in(one)).unplaced)
-    assert unlisted(replace(one, resources=replace(resources, stack=0)), loops_in(one)).unplaced is None
+def test_what_a_function_of_another_section_spills_is_not_known() -> None:
+    """An object of nvcc -rdc=true: its stack is not told either."""
+    one = function(".L_0:\nCALL.REL.NOINC `(_Z5heavyf)\n@P0 BRA .L_0\nEXIT")
+    assert "_Z5heavyf" in str(unlisted(one, loops_in(one)).unplaced)
+    once = function(".L_0:\nFADD R0, R0, R1\n@P0 BRA .L_0\nCALL.REL.NOINC `(_Z5heavyf)\nEXIT")
+    assert unlisted(once, loops_in(once)).unplaced is None
 
 
 def test_a_loop_with_two_entries_is_said_where_there_is_no_other_loop() -> None:

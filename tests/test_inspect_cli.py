@@ -129,6 +129,27 @@ def test_what_is_not_known_is_a_question_mark_never_a_zero(capsys: Capture) -> N
     assert run(capsys, "gate", FATBIN, "--max-spills", "0")[0] == 1, "spills that nobody could count passed"
 
 
+def test_every_form_says_what_binds_what_to_change_and_what_is_assumed(capsys: Capture) -> None:
+    for form in ("table", "md", "html"):
+        text = " ".join(run(capsys, "inspect", AFTER, "--format", form)[1].split())
+        assert "the loop at 0x0350 is bound by shared (224 clocks, tensor 64)" in text
+        assert "4 warps, assumed: neither the launch nor the kernel says how many" in text
+        assert "138 loads and stores of spilled registers in loops: allow more registers" in text
+
+
+def test_shared_memory_that_nobody_told_makes_occupancy_a_limit(capsys: Capture) -> None:
+    words = ("inspect", AFTER, "--kernel", "tile*", "--warps", "4")
+    assert " ≤ 9 " in run(capsys, *words)[1]
+    assert " ≤ 9 " not in run(capsys, *words, "--dynamic-shared", "0")[1]
+    gate = ("gate", *words[1:], "--min-blocks", "9")
+    assert (run(capsys, *gate)[0], run(capsys, *gate, "--dynamic-shared", "0")[0]) == (1, 0)
+
+
+def test_what_is_compiled_is_held_against_what_was_compiled(capsys: Capture) -> None:
+    """A fatbin has PTX of the same names: no kernel of it is gone."""
+    assert run(capsys, "gate", FATBIN, "--baseline", FATBIN, "--resources-only") == (0, "4 kernels passed\n")
+
+
 def test_names_cannot_steer_a_terminal(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "x.cubin").write_bytes(cubins.cubin(name="f\x1b[2Jg\x07"))
     for command in (["inspect"], ["gate", "--max-registers", "0", "--min-blocks", "9"]):

@@ -202,3 +202,17 @@ def test_a_document_comes_back_as_it_was() -> None:
 def test_another_document_is_one_error(document: object) -> None:
     with pytest.raises(InputError):
         of_document(document, "x.json")
+
+
+@pytest.mark.parametrize("changed", [
+    {"instructions": "9"}, {"warps": 4.5}, {"source": None}, {"unplaced": 3}, {"reserved": None}, {"stack": True},
+    {"loops": [{"spill_loads": None}]}, {"loops": [{"tensor_limit": "high"}]}, {"loops": [{"binds": 7}]},
+])
+def test_a_damaged_figure_is_one_error(changed: dict[str, Any]) -> None:
+    document = as_document((GOOD,))
+    row = document["kernels"][0]
+    if "loops" in changed:
+        changed = {"loops": [row["loops"][0] | changed["loops"][0]]}
+    document["kernels"][0] = row | changed
+    with pytest.raises(InputError, match="damaged"):
+        of_document(document, "x.json")

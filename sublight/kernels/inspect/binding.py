@@ -154,18 +154,20 @@ def unlisted(function: Function, found: Loops) -> Unlisted:
 
 
 def _unplaced(function: Function, found: Loops, notes: tuple[str, ...]) -> str | None:
+    spills = {one.address for one in function.instructions if is_spill(one)}
+    called = {one.address: one for one in function.instructions if calls(one)}
+    if not spills and not called:
+        return None
     inside = {one.address for loop in found.loops for one in loop.own}
-    spills = [one.address for one in function.instructions if is_spill(one) and one.address not in inside]
+    spills -= inside
     if spills and notes:
         return notes[0]
-    called = [one for loop in found.loops for one in loop.own if calls(one)]
-    if called and spills and not _main(function).issuperset(spills):
+    inner = [one for address, one in called.items() if address in inside]
+    if inner and spills and not _main(function).issuperset(spills):
         return "a subroutine that a loop calls loads or stores spilled registers"
-    labels = {name for name, _ in function.labels}
-    names = {one.operands[-1].strip("`()") for one in called if one.operands and not one.operands[-1].startswith("0x")}
-    if names - labels and function.resources and function.resources.stack:
-        return f"a loop calls {', '.join(sorted(names - labels))}, whose code is not looked into"
-    return None
+    names = {one.operands[-1].strip("`()") for one in inner if one.operands and one.operands[-1].startswith("`")}
+    names.difference_update(name for name, _ in function.labels)
+    return f"a loop calls {', '.join(sorted(names))}, whose code is not looked into" if names else None
 
 
 def _main(function: Function) -> set[int]:

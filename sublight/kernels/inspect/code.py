@@ -6,7 +6,7 @@ architecture and holds functions. PTX is a unit too: it has no registers yet, an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,11 @@ class Instruction:
     opcode: str                          # "HGMMA.64x256x16.F32.BF16", with its modifiers
     operands: tuple[str, ...]
     line: tuple[str, int] | None = None  # source file (its name alone) and line, where the unit carries line tables
-    name: str = field(init=False, repr=False, compare=False)       # the opcode without modifiers: "HGMMA"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.opcode.partition(".")[0])
+    @property
+    def name(self) -> str:
+        """The opcode without modifiers: "HGMMA"."""
+        return self.opcode.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)

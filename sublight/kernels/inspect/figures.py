@@ -6,6 +6,7 @@ They come from compiled code, or from a document that `sublight kernel inspect -
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from types import NoneType
 from typing import Any
 
 from sublight.errors import InputError
@@ -145,16 +146,29 @@ def _kernel(row: dict[str, Any]) -> Figures:
     known["notes"], known["fallbacks"] = tuple(known.get("notes", ())), tuple(known.get("fallbacks", ()))
     if known.get("occupancy"):
         known["occupancy"] = _occupancy(known["occupancy"])
-    for name in ("registers", "stack", "shared", "dynamic_shared", "warps", "spill_loads", "spill_stores"):
-        if known.get(name) is not None and not isinstance(known[name], int):
-            raise TypeError(name)
-    if not isinstance(known["name"], str) or not isinstance(known["arch"], str):
-        raise TypeError("name")
+    _check(known, INTEGERS, (int, NoneType))
+    _check(known, ("reserved",), int)
+    _check(known, ("producer", "unplaced"), (str, NoneType))
+    _check(known, ("name", "arch", "kind", "source"), str)
     return Figures(**known)
+
+
+INTEGERS = ("registers", "stack", "shared", "dynamic_shared", "constant", "barriers", "warps", "cluster",
+            "instructions", "spill_loads", "spill_stores")
+
+
+def _check(row: dict[str, Any], names: tuple[str, ...], kinds: type | tuple[type, ...]) -> None:
+    """Raises TypeError where a value is of another kind."""
+    for name in names:
+        if name in row and (not isinstance(row[name], kinds) or isinstance(row[name], bool)):
+            raise TypeError(name)
 
 
 def _loop(row: dict[str, Any]) -> LoopFigures:
     known = {field.name: row[field.name] for field in fields(LoopFigures) if field.name in row}
+    _check(known, ("start", "end", "depth", "instructions", "spill_loads", "spill_stores", "sometimes"), int)
+    _check(known, ("tensor_limit",), (int, float, NoneType))
+    _check(known, ("binds", "line"), (str, NoneType))
     return LoopFigures(**known | {"clocks": tuple((name, float(value)) for name, value in row["clocks"].items()),
                                   "tensor": tuple(row.get("tensor", ())), "notes": tuple(row.get("notes", ()))})
 

@@ -76,7 +76,8 @@ def _failures(kernel: Figures, rule: Rule) -> Iterator[Failure]:
                             ("max-spills", rule.max_spills, kernel.hot_spills)):
         if most is not None and (got is None or got > most):
             yield _failure(kernel, f"{name} {most}", None if got is None else str(got),
-                           _where_spilled(kernel) if name == "max-spills" and got else "", unseen)
+                           _where_spilled(kernel) if name == "max-spills" and got else "",
+                           kernel.unplaced if name == "max-spills" and kernel.unplaced else unseen)
     if rule.require_tensor is not None:
         yield from _without(kernel, rule.require_tensor, unseen)
     limit, least = kernel.tensor_limit, rule.min_tensor_limit
