@@ -139,7 +139,7 @@ def test_every_form_says_what_binds_what_to_change_and_what_is_assumed(capsys: C
 
 def test_shared_memory_that_nobody_told_makes_occupancy_a_limit(capsys: Capture) -> None:
     words = ("inspect", AFTER, "--kernel", "tile*", "--warps", "4")
-    assert " ≤ 9 " in run(capsys, *words)[1]
+    assert " 3,072 + ?      4     ≤ 9 " in run(capsys, *words)[1]
     assert " ≤ 9 " not in run(capsys, *words, "--dynamic-shared", "0")[1]
     gate = ("gate", *words[1:], "--min-blocks", "9")
     assert (run(capsys, *gate)[0], run(capsys, *gate, "--dynamic-shared", "0")[0]) == (1, 0)

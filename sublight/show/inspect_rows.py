@@ -60,16 +60,23 @@ def summary(kernels: Sequence[Figures]) -> Table:
 
 def _summary(kernel: Figures) -> tuple[str, ...]:
     fit = kernel.occupancy
-    shared = None if kernel.shared is None else kernel.shared - kernel.reserved + (kernel.dynamic_shared or 0)
     loop = kernel.main_loop
     limit = kernel.tensor_limit
     most = "≤ " if kernel.at_most and fit and fit.blocks else ""
-    return (short(kernel.name), kernel.arch, _count(kernel.registers), _count(kernel.stack), _count(shared),
+    return (short(kernel.name), kernel.arch, _count(kernel.registers), _count(kernel.stack), _shared(kernel),
             _count(kernel.warps), most + _count(fit.blocks if fit else None),
             most + percent(fit.share) if fit else UNKNOWN, " and ".join(fit.limiters) if fit else UNKNOWN,
             _count(kernel.hot_spills),
             f"≤ {percent(limit)}" if limit is not None else "-" if kernel.instructions is not None else UNKNOWN,
             (loop.binds or UNKNOWN) if loop else "-" if kernel.instructions is not None else UNKNOWN)
+
+
+def _shared(kernel: Figures) -> str:
+    """Static and dynamic bytes: "3,072 + ?" where nobody told the dynamic ones."""
+    if kernel.shared is None:
+        return UNKNOWN
+    own = kernel.shared - kernel.reserved
+    return f"{own:,} + {UNKNOWN}" if kernel.dynamic_shared is None else f"{own + kernel.dynamic_shared:,}"
 
 
 def _count(value: int | None) -> str:
