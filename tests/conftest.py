@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-# Several workers share the cores: threads that wait do not spin, and there is one a worker. Read when the libraries load.
+# Several workers share the cores: threads that wait do not spin, and each has one. Read when the libraries load.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
