@@ -477,8 +477,8 @@ def test_a_file_in_which_every_event_is_damaged_costs_a_bounded_look_at_each(
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", EVERY)
-def test_20_mb_in_which_every_event_is_damaged(kind: str, tmp_path: Path) -> None:
-    count = 20_000_000 // len(event_text(0))
+def test_5_mb_in_which_every_event_is_damaged(kind: str, tmp_path: Path) -> None:
+    count = 5_000_000 // len(event_text(0))
     path = tmp_path / "all.json"
     path.write_bytes(damaged_everywhere(EVERY[kind], count))
     with at_most(90):

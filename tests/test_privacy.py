@@ -192,7 +192,7 @@ def test_no_secret_of_a_damaged_file(
     secret = Secrets()
     docs = [full_of_secrets(secret), full_of_secrets(secret, cpu_only=True)]
     path = tmp_path / "trace.json"
-    for i in range(60):
+    for i in range(30):
         text = json.dumps(docs[i % 2], indent=(None, 1, 2)[i % 3]).encode()
         path.write_bytes(damage(rng, text))
         for form, shown in outputs(path, capsys):
