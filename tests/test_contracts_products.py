@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from conftest import minutes_more  # noqa: E402
 from planted import Wrong, is_caught, prepared  # noqa: E402
 from wrong_products import SOUND_FORMS, WRONG  # noqa: E402
 
@@ -230,7 +231,8 @@ def test_torch_keeps_the_contract_on_all_cases(kernel: Kernel) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")              # of torch's own, as its compiler is imported
-@pytest.mark.parametrize("kernel", [k for k in TORCH if k.name == "inductor"], ids=named)
+@pytest.mark.parametrize("kernel", [pytest.param(k, marks=[] if k.op == "gemm" else minutes_more)
+                                    for k in TORCH if k.name == "inductor"], ids=named)
 def test_inductor_keeps_the_contract(kernel: Kernel) -> None:
     from torch._dynamo import config
 

@@ -94,10 +94,11 @@ def test_some_cases_of_each_operator(op: str) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("op", OPERATORS)
-def test_every_case_on_two_threads(op: str) -> None:
+def test_forty_cases_on_two_threads(op: str) -> None:
     torch.set_num_threads(2)
-    assert len(cases(op)) >= 40
-    for case in cases(op):
+    some = cases(op)[:: max(1, len(cases(op)) // 40)]
+    assert len(some) >= 40
+    for case in some:
         judgement, _ = run(contract(op), case)
         assert judgement.ok, (case, judgement.wrong)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nccl_boxes as boxes
 import pytest
-from conftest import shared
+from conftest import minutes_more, shared
 
 from sublight.comm.nccl import climb as climbing
 from sublight.comm.nccl.graph import PATH_CLASSES, Graph, Searched, graphs
@@ -81,7 +81,8 @@ def test_graphs_are_nccls(case: Case) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("case", cases(slow=True), ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize("case", [pytest.param(case, marks=minutes_more if at % 2 else [])
+                                  for at, case in enumerate(cases(slow=True))], ids=str)
 def test_graphs_of_long_searches_are_nccls(case: Case) -> None:
     assert differences(case) == []
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import minutes_more
 from kineto import Kineto
 
 from sublight.errors import InputError
@@ -129,6 +130,7 @@ def test_steps_are_found_in_a_command_that_knows_nothing(tmp_path: Path, text: s
     assert ("AddmmBackward0" in trace.names) == (kind == "training")
 
 
+@minutes_more
 @needs_torch
 def test_a_run_that_is_too_short_says_so(tmp_path: Path) -> None:
     done = record_command(script(tmp_path, TRAINS.format(steps=3)), tmp_path / "out", steps=4, warm_up=3)
@@ -138,6 +140,7 @@ def test_a_run_that_is_too_short_says_so(tmp_path: Path) -> None:
     assert (short.said, short.notes) == ("2 steps", ("the run ended after 2 of 4 steps",))
 
 
+@minutes_more
 @needs_torch
 def test_a_run_that_fails_keeps_what_was_recorded(tmp_path: Path) -> None:
     text = TRAINS.format(steps=7) + "\nraise ValueError('the run\\'s own')"
@@ -146,6 +149,7 @@ def test_a_run_that_fails_keeps_what_was_recorded(tmp_path: Path) -> None:
     assert len(read(done.files[0]).ops.name) > 0
 
 
+@minutes_more
 @needs_torch
 def test_everything_is_recorded_where_no_steps_are_asked_for(tmp_path: Path) -> None:
     done = record_command(script(tmp_path, "import torch\ntorch.ones(3).sum()"), tmp_path / "out", steps=0, warm_up=3)
@@ -154,6 +158,7 @@ def test_everything_is_recorded_where_no_steps_are_asked_for(tmp_path: Path) -> 
     assert "aten::sum" in trace.names
 
 
+@minutes_more
 @needs_torch
 def test_an_evaluation_between_training_steps_is_no_step(tmp_path: Path) -> None:
     text = TRAINS.format(steps=8) + "    with torch.no_grad():\n        model(torch.randn(4, 32))\n"
@@ -192,6 +197,7 @@ def test_each_rank_gets_a_file(tmp_path: Path) -> None:
     assert [trace.rank for trace in read_all([tmp_path / "out"])] == [0, 1]
 
 
+@minutes_more
 @needs_torch
 def test_forked_processes_are_recorded(tmp_path: Path) -> None:
     body = TRAINS.format(steps=6).replace("import torch", "").replace("\n", "\n    ")

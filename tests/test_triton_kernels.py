@@ -32,6 +32,7 @@ from sublight.kernels.policy import Judgement, judge  # noqa: E402
 from sublight.kernels.rounding import DTYPES  # noqa: E402
 
 OPS = ("norm", "swiglu", "rope", "routing", "cross_entropy", "attention", "gemm")
+ENOUGH = 42                              # cases of an operator
 MOST_PROGRAMS = 100                      # of one case: the interpreter takes milliseconds for each
 SMS = 4                                  # so that a persistent kernel has more tiles than blocks
 BY_NAME = {target.name: replace(target, sms=SMS) for target in TARGETS}
@@ -69,15 +70,14 @@ EXTRA = {"attention": tuple(Case(AttentionShape(1, q, kv, 2, 1, 64, window=windo
 
 @cache
 def cases(op: str, target: str) -> tuple[Case, ...]:
-    """A contract's cases that an architecture has code for and that the interpreter does soon; every third of products,
-    where there are hundreds, and each kind of values in each format once."""
+    """A contract's cases that an architecture has code for and that the interpreter does soon: ENOUGH of them at least,
+    where there are so many, and each kind of values in each format once."""
     known = BY_NAME[target]
     fits = [case for case in (*contract(op).cases(), *EXTRA.get(op, ()))
             if form_of(op).unsupported(case.shape, known) is None and programs(op, case, known) <= MOST_PROGRAMS]
-    if op != "gemm":
-        return tuple(fits)
     first = {(case.values, case.shape.form): case for case in reversed(fits)}
-    return tuple(case for at, case in enumerate(fits) if at % 4 == 0 or case in first.values())
+    step = max(1, len(fits) // ENOUGH)
+    return tuple(case for at, case in enumerate(fits) if at % step == 0 or case in first.values())
 
 
 def programs(op: str, case: Case, target: Target) -> int:
