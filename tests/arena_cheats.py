@@ -44,7 +44,7 @@ CHEATS = (
     Cheat("replays_its_first_result", "beyond their bound", faster=True),
     Cheat("only_while_warming_up", "not finite", faster=True),
     Cheat("patches_timers", "replaced time.perf_counter", "rejected", faster=True),
-    Cheat("works_in_a_thread", "worked for", "rejected", faster=True),
+    Cheat("works_in_a_thread", "after its call had returned", "rejected", faster=True),
     Cheat("works_ahead_in_a_thread", "worked for", "rejected", faster=True),
     Cheat("works_in_a_process", "other processes", "rejected", faster=True),
     Cheat("mutates_its_input", "wrote on its input x", "rejected", expected_after=True, faster=True),
@@ -263,8 +263,45 @@ def claims_too_much(inputs: Tensors, outputs: Outputs) -> None:
     from sublight.kernels.arena import child
 
     def long(stage: Any, now: Any) -> tuple[bytes, int]:
+        stage.made = outputs = stage.outputs
         right(inputs, outputs)
         return child.OK, 10**12
 
     child._called = long
     right(inputs, outputs)
+
+
+def works_while_caches_are_made_ready(inputs: Tensors, outputs: Outputs) -> None:
+    """The arena reads all buffers just before a call, with torch: by then the inputs are there."""
+    if "sum" not in kept:
+        kept["sum"] = total = torch.Tensor.sum
+
+        def works_too(self: Any, *args: Any, **options: Any) -> Any:
+            if "busy" not in kept:
+                kept["busy"], kept["made"] = True, {name: torch.empty_like(tensor) for name, tensor in outputs.items()}
+                right(inputs, kept["made"])
+                del kept["busy"]
+            return total(self, *args, **options)
+
+        torch.Tensor.sum = works_too     # type: ignore[method-assign, unused-ignore]
+        right(inputs, outputs)
+    else:
+        for name, tensor in outputs.items():
+            tensor.copy_(kept["made"][name])
+
+
+def adds_what_changed(inputs: Tensors, outputs: Outputs) -> None:
+    """Only rows of which an eighth or more of the elements changed are computed anew; others are mended."""
+    x, weight = inputs["x"].clone(), inputs["weight"]
+    if "x" in kept and kept["x"].shape == x.shape:
+        changed = x.view(torch.int16) != kept["x"].view(torch.int16)
+        if int(changed.sum()) * 8 < x.numel():
+            rows, columns = changed.nonzero(as_tuple=True)
+            kept["out"][rows, columns] = (2 * x[rows, columns].float() * weight[columns].float()).to(x.dtype)
+            outputs["out"].copy_(kept["out"])
+            outputs["positive"].copy_((x > 0).sum(1))
+            kept["x"] = x
+            return
+        raise RuntimeError("most of the input changed")
+    right(inputs, outputs)
+    kept["x"], kept["out"] = x, outputs["out"].clone()

@@ -52,7 +52,7 @@ def test_an_honest_kernel_passes_every_case(ring: Arena, name: str, device: str 
     ("crashes", outcome.CRASHED, "SIGSEGV"),
     ("illegal", outcome.CRASHED, "SIGILL"),
     ("exits", outcome.EXITED, "with code 0"),
-    ("exits_by_exception", outcome.EXITED, "with code 1"),
+    ("exits_by_exception", outcome.RAISED, "SystemExit"),
     pytest.param("eats_memory", outcome.MEMORY, "MemoryError", marks=pytest.mark.heavy),
     ("no_such_name", outcome.RAISED, "no_such_name"),
 ])

@@ -20,7 +20,7 @@ from sublight.bound import Bound  # noqa: E402
 from sublight.kernels.arena import outcome  # noqa: E402
 from sublight.kernels.arena.bench import Lane, Pace, measure  # noqa: E402
 from sublight.kernels.arena.entry import Entry  # noqa: E402
-from sublight.kernels.arena.honesty import faster_than_light, untruths  # noqa: E402
+from sublight.kernels.arena.honesty import faster_than_light, untruths, worked_ahead  # noqa: E402
 from sublight.kernels.arena.process import Arena, Call, arena  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -73,6 +73,8 @@ def test_the_arena_rejects_it(ring: Arena, cheat: Cheat) -> None:
     ("patches_our_loop", "its clock says"),
     ("answers_early", "answered out of turn"),
     ("claims_too_much", "more than the whole exchange"),
+    ("works_while_caches_are_made_ready", "while it made its caches ready"),
+    ("adds_what_changed", "most of the input changed"),
 ])
 def test_an_attack_on_the_arena_gains_nothing(ring: Arena, name: str, said: str) -> None:
     found = timed(ring, name, Shape(64, 2048)).outcome
@@ -119,3 +121,15 @@ def test_nothing_is_faster_than_light() -> None:
 
 def test_kinds_are_listed() -> None:
     assert {cheat.kind for cheat in CHEATS} <= set(outcome.KINDS)
+
+
+@pytest.mark.parametrize(("readied", "without", "ok"), [
+    ((200_000,) * 9, (190_000,) * 9, True),
+    ((277_000,) * 9, (190_000,) * 9, True),        # 1.25 times, and 40 µs
+    ((278_000,) * 9, (190_000,) * 9, False),
+    ((9_000_000, *(200_000,) * 8), (190_000,) * 9, True),      # once: other load
+    ((9_000_000,) * 9, (), True),                  # a system that does not tell
+])
+def test_who_works_while_its_caches_are_made_ready_is_seen(readied: tuple[int, ...], without: tuple[int, ...],
+                                                          ok: bool) -> None:
+    assert (worked_ahead(readied, without) is None) == ok

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ def test_shapes_are_read_and_shown(text: str, shape: str) -> None:
 
 @pytest.mark.parametrize(("text", "why"), [
     ("rows=4", "lacks width"), ("rows=4,widht=64", "did you mean width"), ("rows=x,width=64", "rows=x: expected int"),
+    ("rows=4,width=64,zzz=1", "has no 'zzz'. It has: rows"),
     ("rows", "expected name=value"), ("rows=4,width=64,form=fp13", "has no shape"),
 ])
 def test_what_is_no_shape_says_why(text: str, why: str) -> None:
@@ -159,3 +161,50 @@ def test_bench_and_choose(file: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     Path(file).write_text(SWIGLU + "\n# changed\n")
     assert run("bench", *words) == 0
     assert len(results.read_text().splitlines()) == 2, "a changed source is another key"
+
+
+def test_what_the_page_says_a_kernel_is_given_is_what_it_is_given() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "kernel-check.md").read_text("utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| `") and "[" in line and "--" not in line]
+    rows = [line.split(" | ") for line in lines]
+    assert len(rows) == 13
+    for first, *given in rows:
+        made = contract(first.strip("| `"))
+        cases = {tuple(sorted((k, v) for k, v in asdict(case.shape).items() if isinstance(v, str | bool))): case
+                 for case in made.cases()}.values()
+        for text, found in zip(given, ({name for case in cases for name in made.inputs(case)},
+                                       {name for case in cases for name in made.outputs(case.shape)}), strict=True):
+            named = re.findall(r"`(\w+)`", re.sub(r" as `\w+`", "", text))
+            assert set(named) == found, made.name
+
+
+def test_what_is_said_of_many_cases_is_said_once() -> None:
+    from sublight.kernels.arena.outcome import Outcome
+    from sublight.kernels.arena.session import Trial
+    from sublight.show.arena import check_text
+
+    case = {"shape": {"rows": 1}, "values": "normal", "seed": 0}
+    same = [Trial("mine", {**case, "seed": seed}, Outcome("raised", ("KeyError: 'gate'",)), ()) for seed in range(9)]
+    other = [Trial("mine", {**case, "seed": seed}, Outcome("wrong", (f"{seed} times",)), ()) for seed in range(9)]
+    said = check_text("swiglu", [*same, *other], "table")
+    assert said.count("KeyError") == 1
+    assert "seed 0 and 8 more: raised" in said
+    assert "4 more cases failed" in said
+
+
+def test_what_is_not_finite_is_no_small_error() -> None:
+    from sublight.kernels.arena.outcome import Outcome
+    from sublight.kernels.arena.session import Trial
+    from sublight.show.arena import check_text
+
+    errors = {"output": "out", "rel_l2": 0.0, "share_of_bound": 0.0, "share_of_honest": 0.0, "non_finite": 3}
+    case = {"shape": {"rows": 1}, "values": "normal", "seed": 0}
+    assert check_text("swiglu", [Trial("mine", case, Outcome("wrong", ("…",)), (errors,))], "table").count("∞") == 3
+
+
+def test_a_function_that_returns_its_result_is_told_to_fill_the_outputs(tmp_path: Path,
+                                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def mine(inputs, outputs):\n    return inputs['gate_up'].sigmoid()\n")
+    assert run("check", "swiglu", "--kernel", f"{path}:mine", "--shape", "rows=2,width=8") == 1
+    assert "all of out is not finite" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from sublight.errors import InputError
 from sublight.kernels.arena.bench import HOT
 from sublight.kernels.arena.choice import Choice, ChoiceTable, chosen, document, load, table
-from sublight.kernels.arena.compare import standings
+from sublight.kernels.arena.compare import of_median, standings
 from sublight.kernels.arena.environment import differing, environment
 from sublight.kernels.arena.outcome import CHEATED, Outcome
 from sublight.kernels.arena.results import Results
@@ -218,3 +219,18 @@ def test_runs_of_two_machines_make_no_table() -> None:
     here = run(timed("fast", FAST))
     with pytest.raises(InputError, match="different machines"):
         table("tiny", [here, replace(here, environment={"device": "there"})])
+
+
+def test_a_median_lies_in_its_interval_however_skewed_the_times() -> None:
+    skewed = tuple([100] * 9 + [101] * 2 + [10_000 * n for n in range(1, 9)])     # the mean of pairs lies far above
+    one = standings({"skewed": skewed})[0]
+    assert one.low <= one.seconds <= one.high < 1e-3
+    draws = np.random.default_rng(0)
+    held = [low <= np.log(2) <= high for _ in range(400)
+            for low, high in [of_median(tuple(draws.exponential(size=21)), 0.95)]]
+    assert 0.94 < np.mean(held) < 1
+
+
+def test_an_eps_takes_no_time() -> None:
+    table = ChoiceTable("norm", {}, (Choice({"rows": 4, "eps": 1e-5}, "ours", True, (), 1e-5, None, {}),))
+    assert table.nearest({"rows": 4, "eps": 1e-6}).distance == 0

@@ -317,3 +317,37 @@ def test_a_profiler_sees_our_operators() -> None:
         generated(model, steps=2)
     names = {event.name for event in seen.events()}
     assert {"sublight::rms_norm", "sublight::swiglu", "sublight::decode"} <= names
+
+
+@pytest.mark.parametrize("mask", [
+    torch.ones(1, 49, dtype=torch.bool), torch.ones(5, 50, dtype=torch.bool), torch.zeros(1, 50, dtype=torch.int64),
+    torch.ones((), dtype=torch.bool), torch.ones(7, 1, 1, 50, dtype=torch.bool),
+], ids=["short", "more queries", "integers", "no dimension", "more sequences"])
+def test_a_mask_that_torch_refuses_is_refused(mask: Tensor) -> None:
+    class Attends(nn.Module):            # type: ignore[misc, unused-ignore]
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    model, q, k = Attends().eval(), torch.randn(1, 2, 1, 16), torch.randn(1, 2, 50, 16)
+    sublight.kernels.apply(model)
+    with torch.inference_mode(), pytest.raises((RuntimeError, IndexError)):
+        model(q, k, k)
+
+
+def test_a_far_bound_on_the_gates_and_a_norm_in_place_are_kept() -> None:
+    class InPlace(Norm):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.copy_(super().forward(x))
+
+    found = sublight.kernels.apply(nn.ModuleList([Mlp(lambda x: silu(x).clamp(max=1000)), InPlace()]))
+    assert not found.swapped
+    assert "off what it looks like" in found.kept[0].why
+    assert found.kept[1].why == "it writes on its input"
+
+
+def test_kernels_are_compiled_before_anything_is_swapped(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    model = Norm().eval()
+    with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
+        sublight.kernels.apply(model)
+    assert type(model) is Norm

@@ -111,12 +111,15 @@ def doubt(module: Module, what: Norm | Gated) -> str | None:
             module.train(False)
             x = _probe(module, what, weight)
             exact = _exact_norm(x, module, what) if isinstance(what, Norm) else _exact_mlp(x, module, what)
+            before = x.clone()
             made = module.forward(x)
     except Exception as error:            # any code may be behind forward: what it says is the reason
         return f"it did not run on a probe: {type(error).__name__}"
     finally:
         for each, training in was_training:
             each.training = training
+    if not torch.equal(x, before):
+        return "it writes on its input"
     if not isinstance(made, torch.Tensor) or made.shape != exact.shape or made.dtype != x.dtype:
         return "it returns something else than a tensor like its input"
     far = (made.double() - exact).norm(dim=-1) / exact.norm(dim=-1)        # row by row: a small row counts as much
@@ -132,7 +135,8 @@ def _probe(module: Module, what: Norm | Gated, weight: Tensor) -> Tensor:
         return (x * torch.tensor([what.epsilon(module, x.dtype)**0.5, 1.0, 100.0, 1e-3])[:, None]).to(weight.dtype)
     gate = getattr(module, what.gate)(x.to(weight.dtype)).float()
     deviation = float(gate.std().clamp(min=1e-6))
-    return (x * torch.tensor([0.5, 2.0, 2.0, 10.0])[:, None] / deviation).to(weight.dtype)
+    largest = 10.0 if weight.dtype == torch.float16 else 1000.0            # fp16 would overflow
+    return (x * torch.tensor([0.5, 2.0, 10.0, largest])[:, None] / deviation).to(weight.dtype)
 
 
 def _exact_norm(x: Tensor, module: Module, what: Norm) -> Tensor:

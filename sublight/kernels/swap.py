@@ -14,8 +14,10 @@ sees them.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -39,6 +41,7 @@ Choice: TypeAlias = Callable[[str, Shape], str | None]
 Choices: TypeAlias = Mapping[str, str] | Iterable[ChoiceTable] | Choice
 OURS = "sublight"
 OPERATORS: Mapping[type, str] = {Norm: "norm", Gated: "swiglu", Attends: "decode"}
+SOURCES: Mapping[type, Path] = {Norm: norm.SOURCE, Gated: swiglu.SOURCE, Attends: decode.SOURCE}
 
 LIBRARY = torch.library.Library("sublight", "DEF")
 LIBRARY.define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor")
@@ -110,10 +113,10 @@ def apply(model: Module, *, choices: Choices | None = None) -> Applied:
     choose = _choice(choices)
     swapped: dict[str, tuple[Module, type, Calls, str]] = {}
     kept: list[Kept] = []
-    for path, module in model.named_modules():
-        what = meaning(module)
-        if what is None:
-            continue
+    found = [(path, module, what) for path, module in model.named_modules() if (what := meaning(module)) is not None]
+    for kind in {type(what) for _, _, what in found}:
+        build.library(SOURCES[kind])      # now: not in the middle of a first forward, which could fail
+    for path, module, what in found:
         op = OPERATORS[type(what)]
         why = _reason(module, what, choices)
         if why is None:
@@ -293,7 +296,9 @@ def _decoded(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
         return None
     if (heads != kv_heads and choose is not None and not enable_gqa) or key.stride() != value.stride():
         return None
-    if key.stride(3) != 1 or (attn_mask is not None and not _shows_all(attn_mask)):
+    if key.stride(3) != 1 or (scale is not None and not math.isfinite(scale)):
+        return None
+    if attn_mask is not None and not _shows_all(attn_mask, query, tokens):
         return None
     shape = DecodeShape(batch, tokens, heads, kv_heads, dim, form=FORMS[query.dtype])
     if decode.refuses(shape) or (choose is not None and choose("decode", shape) != OURS):
@@ -301,5 +306,11 @@ def _decoded(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
     return torch.ops.sublight.decode(query.contiguous(), key, value, scale)
 
 
-def _shows_all(mask: Tensor) -> bool:
-    return bool(mask.all()) if mask.dtype == torch.bool else not bool(mask.any())
+def _shows_all(mask: Tensor, query: Tensor, tokens: int) -> bool:
+    """A mask that torch would take (another one is its error to raise) and that hides or weighs no token."""
+    sizes = (*query.shape[:3], tokens)
+    if not 2 <= mask.dim() <= 4 or any(a not in (1, b) for a, b in zip(mask.shape[::-1], sizes[::-1], strict=False)):
+        return False
+    if mask.dtype == torch.bool:
+        return bool(mask.all())
+    return mask.dtype in (query.dtype, torch.float32) and not bool(mask.any())

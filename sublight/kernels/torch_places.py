@@ -4,6 +4,7 @@ where there is a C++ compiler.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, MutableMapping
 from functools import cache
@@ -64,5 +65,8 @@ def _no_gpu() -> str | None:
 
 
 def _no_compiler() -> str | None:
+    named = os.environ.get("CXX")         # Inductor takes it too
+    if named:
+        return None if shutil.which(named) else f"Inductor needs a C++ compiler, and CXX={named} is not found"
     found = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
     return None if found else "Inductor needs a C++ compiler, and none of c++, g++, clang++ is found"

@@ -14,6 +14,7 @@ from sublight.show.predict_rows import Table
 from sublight.show.units import quantity
 
 WIDTH = 110
+SHOWN = 6                                # failures of a kernel that are shown
 LEFT = {"kernel", "shape", "against the fastest", "outcome", "output", "chosen", "next", "field", "measured shape"}
 
 
@@ -78,15 +79,26 @@ def _errors(op: str, trials: Sequence[Trial]) -> Table:
 
 
 def _most(found: Sequence[Mapping[str, Any]], name: str) -> str:
-    values = [row[name] for row in found]
-    return "" if not values else "∞" if None in values else f"{max(values):.3g}"
+    values = [None if row["non_finite"] else row[name] for row in found]
+    known = [value for value in values if value is not None]
+    return "" if not values else "∞" if len(known) < len(values) else f"{max(known):.3g}"
 
 
 def _failures(trials: Sequence[Trial]) -> Iterable[str]:
+    """What is said of several cases of a kernel is said once; of the rest, the first of each kernel."""
+    cases: dict[tuple[str, str], list[str]] = {}
     for trial in trials:
         if not trial.outcome.ok:
             case = trial.case
-            yield f"{trial.kernel}, {words(case['shape'])} {case['values']} seed {case['seed']}: {trial.outcome}"
+            cases.setdefault((trial.kernel, str(trial.outcome)), []).append(
+                f"{words(case['shape'])} {case['values']} seed {case['seed']}")
+    for kernel in dict.fromkeys(kernel for kernel, _ in cases):
+        said = {what: where for (of, what), where in cases.items() if of == kernel}
+        for what, where in list(said.items())[:SHOWN]:
+            more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+            yield f"{kernel}, {where[0]}{more}: {what}"
+        if left := list(said.values())[SHOWN:]:
+            yield f"{kernel}: {sum(map(len, left))} more cases failed; --format json has all of them"
     refused = {(trial.kernel, trial.outcome.said[0]) for trial in trials if trial.outcome.kind == REFUSED}
     for kernel, why in sorted(refused):
         yield f"{kernel} refuses: {why}"

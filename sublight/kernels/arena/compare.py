@@ -27,7 +27,7 @@ class Standing:
 
     name: str
     seconds: float                       # the median
-    low: float                           # of the typical time, with CONFIDENCE
+    low: float                           # of the median, with CONFIDENCE
     high: float
     times_best: float
     times_low: float
@@ -58,11 +58,27 @@ def standings(ns: Mapping[str, tuple[int, ...]], *, confidence: float = CONFIDEN
     best, each = order[0], 1 - (1 - confidence) / max(1, comb(len(order), 2))
     out = []
     for name in order:
-        own = of_pairs(logs[name], confidence)
+        low, high = of_median(ns[name], confidence)
         beside = Shift(0.0, 0.0, 0.0) if name == best else of_pairs(logs[name] - logs[best], each)
-        out.append(Standing(name, median(ns[name]) / 1e9, _exp(own.low) / 1e9, _exp(own.high) / 1e9,
+        out.append(Standing(name, median(ns[name]) / 1e9, low / 1e9, high / 1e9,
                             math.exp(beside.estimate), _exp(beside.low), _exp(beside.high), beside.low <= 0))
     return tuple(out)
+
+
+def of_median(times: tuple[int, ...], confidence: float) -> tuple[float, float]:
+    """An interval of the median of what these are a sample of, whatever its shape: two order statistics, by the sign
+    test (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6). The median of the sample lies within.
+
+    >>> of_median(tuple(range(1, 16)), 0.95), of_median((3, 1, 2), 0.95)
+    ((4, 12), (0.0, inf))
+    """
+    found, below, rank = sorted(times), 0.0, 0
+    while rank < len(found) // 2:        # values outside of the interval on one side at most with this chance
+        below += comb(len(found), rank) / 2 ** len(found)
+        if 2 * below > 1 - confidence:
+            break
+        rank += 1
+    return (found[rank - 1], found[-rank]) if rank else (0.0, math.inf)
 
 
 def _exp(value: float) -> float:

@@ -1,8 +1,10 @@
 """This file knows about whether a kernel's process told the truth about its time, by what the system saw from outside.
 
-    the exchange      a call cannot take longer than the exchange that holds it; and what the exchange takes besides was
-                      measured without any kernel, before its code was imported
+    the exchange      a call cannot take longer than the exchange that holds it; and what the exchange takes besides is
+                      measured in each round with a process that has no kernel, with caches in the same state
     the CPU           one thread cannot run longer than its call takes; threads that run beside it show as more
+    making ready      what runs just before each call, to bring the caches to their state, takes as long as in a process
+                      without a kernel: who hooks into it works ahead
     light             no call takes less than its bound
 """
 
@@ -19,6 +21,7 @@ from sublight.work import Work
 TIMES_NULL = 3.0                         # what an exchange may take besides, of one without a kernel (caches are cold)
 SLACK_NS, SLACK_SHARE = 60_000, 0.02     # and on top, of the call
 MORE_THREADS, LONG_NS = 1.2, 1_000_000   # of the threads that are allowed; in calls that are long enough to tell
+TIMES_READY, READY_NS = 1.25, 40_000     # what making caches ready may take, of a process without a kernel
 LIGHT = 0.8                              # of the bound: ceilings that neighbours slowed may be as much too low
 
 
@@ -47,6 +50,15 @@ def untruths(nulls: Sequence[Call], calls: Sequence[Call], *, threads: int) -> t
         if at_once > MORE_THREADS * threads:
             said.append(f"it ran on {at_once:.1f} CPUs at once, and {threads} were stated")
     return tuple(said)
+
+
+def worked_ahead(readied: Sequence[int], without: Sequence[int]) -> str | None:
+    """Whether a process worked while it made its caches ready, in words; without: times of one without a kernel."""
+    if not readied or not without:
+        return None
+    took, allowed = median(readied), TIMES_READY * median(without) + READY_NS
+    return None if took <= allowed else (f"worked for {took / 1e6:.2f} ms while it made its caches ready; a process "
+                                         f"without a kernel takes {median(without) / 1e6:.2f} ms")
 
 
 def least(work: Work, limits: Limits, *, cold: bool, cache_bytes: int) -> Bound | None:

@@ -30,7 +30,7 @@ from sublight.kernels.arena.region import Region, shared_memory
 TIMEOUT = 60.0                           # seconds of a call
 BUILD_TIMEOUT = 600.0                    # of importing and building: a cold compile of Inductor took 17 s
 START_TIMEOUT = 120.0                    # until torch is imported
-NULLS = 40                               # exchanges without a kernel, before its code is imported
+NULLS = 40                               # exchanges without a kernel, before its code is imported: caches are hot
 GRACE = 0.5                              # seconds that a process which closed its channel has to end
 RESTED = 0.05                            # seconds that it has to go back to waiting, on a busy machine
 LAST = 300                               # characters of what it printed last
@@ -89,8 +89,8 @@ class Arena:
             self.close()
             raise
 
-    def start(self, entry: Entry, *, timeout: float = TIMEOUT) -> KernelProcess:
-        """A process with the kernel loaded. Raises Ended where its code cannot be imported."""
+    def start(self, entry: Entry | None, *, timeout: float = TIMEOUT) -> KernelProcess:
+        """A process with the kernel loaded; None: without one. Raises Ended where its code cannot be imported."""
         channel, other = socket.socketpair()
         errors = shared_memory()
         try:
@@ -102,7 +102,8 @@ class Arena:
         self._pids.add(pid)
         process = KernelProcess(self, pid, channel, errors, timeout)
         try:
-            process.load(entry)
+            if entry is not None:
+                process.load(entry)
         except BaseException:
             process.close()
             raise
@@ -167,6 +168,7 @@ class KernelProcess:
         self.pid, self.timeout, self.entry = pid, timeout, Entry("", "")
         self.described: Mapping[str, Any] = {}
         self.nulls: tuple[Call, ...] = ()
+        self.readied_ns: list[int] = []          # how long its threads ran each time it made its caches ready
         self._arena, self._channel, self._errors = arena, channel, errors
         self._now, self._cpu = clock.wall(), clock.cpu_of(pid)
         self._waited, self._delayed = clock.Waited(pid), clock.Waited(threading.get_native_id())
@@ -199,7 +201,10 @@ class KernelProcess:
 
     def ready(self, cache: str | None) -> None:
         """Bring its caches to a state: "hot", "cold", or as they are."""
+        before = self._cpu() if self._cpu else None
         self._ask(child.READY, cache)
+        if self._cpu and before is not None:
+            self.readied_ns.append(self._cpu() - before)
 
     def call(self) -> Call:
         """Run the kernel once."""
@@ -255,6 +260,10 @@ class KernelProcess:
         if code == child.ERROR:
             raise Ended(of_error(answer.decode("utf-8", "replace")))
         return json.loads(answer)
+
+    def drop(self) -> None:
+        """Let it give back what the last call made."""
+        self._ask(child.DROP, None)
 
     def _send(self, request: bytes) -> None:
         try:

@@ -104,4 +104,5 @@ def _end_orphans(living: set[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):     # who asked is no more
+        main(socket.socket(fileno=int(sys.argv[1])))

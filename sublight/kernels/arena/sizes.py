@@ -47,7 +47,7 @@ def _known(contract: Contract, name: str) -> Any:
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=1)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    meant = f"; did you mean {near[0]}?" if near else "."
     raise InputError(f"the shape of {contract.name} has no '{name}'{meant} It has: {', '.join(known)}")
 
 

@@ -24,7 +24,8 @@ from sublight.kernels.contract import Case, Contract, Spec, Tensor, Tensors
 IDLE_NS = 250_000                        # of CPU time that a waiting process may use: the way back into its read()
 LEAST_SETTLE, MOST_SETTLE = 0.002, 0.02  # seconds between two looks at outputs
 STRUCTURE = ("int32", "int64")           # indices, lengths, tables: values that cannot be exchanged for one another
-LEAST_EXCHANGED, EXCHANGED = 64, 64      # so many elements at least, or one in so many, get another's value
+ALL_EXCHANGED = 1 << 18                  # so many elements at most can all get another one's value
+LEAST_EXCHANGED, EXCHANGED = 64, 64      # else so many at least, or one in so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,10 @@ def begin(process: KernelProcess, setup: Setup, *, device: str | None = None, ev
     return Outcome()
 
 
-def change_inputs(setup: Setup, random: np.random.Generator) -> None:
-    """Exchange values of elements within each input that is not constant, so that no call sees what another saw.
+def change_inputs(setup: Setup, random: np.random.Generator, *, whole: bool = False) -> None:
+    """Exchange values of elements within each input that is not constant, so that no call sees what another saw: few of
+    them, which a kernel misses that looks at a sample, or (whole) all of them, where they are not too many: a kernel
+    that adds what changed to its last result gains nothing.
 
     The multiset of values stays as the contract made it. Elements that are not finite stay where they are: they mark
     what must not be read. Indices stay.
@@ -107,7 +110,7 @@ def change_inputs(setup: Setup, random: np.random.Generator) -> None:
         tensor = setup.inputs[buffer.name]
         if buffer.form in STRUCTURE or tensor.numel() < 2:
             continue
-        at = torch.from_numpy(_distinct(tensor.numel(), random))
+        at = torch.from_numpy(_distinct(tensor.numel(), random, whole=whole))
         bits = tensor.view(-1).view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
         values = bits[at]
         kept = values.view(tensor.dtype).float().isfinite()
@@ -116,9 +119,9 @@ def change_inputs(setup: Setup, random: np.random.Generator) -> None:
         setup.region.write(buffer, tensor)
 
 
-def _distinct(size: int, random: np.random.Generator) -> np.ndarray:
+def _distinct(size: int, random: np.random.Generator, *, whole: bool) -> np.ndarray:
     """Some of the places of a tensor, each once: steps that have no factor in common with its size."""
-    count = min(size, max(LEAST_EXCHANGED, size // EXCHANGED))
+    count = min(size, max(ALL_EXCHANGED if whole else LEAST_EXCHANGED, size // EXCHANGED))
     step = next(step for step in iter(lambda: int(random.integers(1, size)), None) if gcd(step, size) == 1)
     return np.asarray((int(random.integers(size)) + step * np.arange(count, dtype=np.int64)) % size)
 
@@ -182,7 +185,16 @@ def judged(setup: Setup, look: Look, right: Exact) -> Judged:
     if look.outputs is None:
         return Judged(Outcome(CHEATED, look.broken))
     found = judge(setup.contract, setup.case, setup.inputs, look.outputs, exact=right.reference, honest=right.honest)
+    if empty := [name for name, made in look.outputs.items() if _unwritten(made, right.reference.get(name))]:
+        return Judged(Outcome(WRONG, (f"all of {', '.join(empty)} is not finite, as before the call: a kernel fills "
+                                      "outputs[…], and what it returns is not taken",)), found.errors)
     return Judged(Outcome(PASSED if found.ok else WRONG, found.wrong), found.errors)
+
+
+def _unwritten(made: Tensor, exact: Tensor | None) -> bool:
+    """Whether it is still all NaN, as it was before the call, and ought not to be."""
+    return bool(made.is_floating_point() and exact is not None and made.numel() and made.float().isnan().all()
+                and not exact.isnan().all())
 
 
 def reseeded(case: Case, seed: int) -> Case:

@@ -71,6 +71,8 @@ def refusal() -> str | None:
     if platform.system() != "Linux":
         return f"our CPU kernels are built on Linux only, and this is {platform.system()}"
     if compiler() is None:
+        if named := os.environ.get("CXX"):
+            return f"our CPU kernels are compiled at first use, and CXX={named} is no compiler that runs here"
         return ("our CPU kernels are compiled at first use, and there is no C++ compiler: install g++ (12 or newer) or "
                 "clang++, or set CXX")
     return None
