@@ -16,8 +16,8 @@ for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 # What takes minutes more and says little more than its neighbours.
-minutes_more = pytest.mark.skipif(not os.environ.get("SUBLIGHT_EVERYTHING"),
-                                  reason="takes minutes more: SUBLIGHT_EVERYTHING=1 runs it")
+EVERYTHING = bool(os.environ.get("SUBLIGHT_EVERYTHING"))
+minutes_more = pytest.mark.skipif(not EVERYTHING, reason="takes minutes more: SUBLIGHT_EVERYTHING=1 runs it")
 
 DATA = Path(os.environ.get("SUBLIGHT_DATA", Path(__file__).parent.parent / "../shared/data")).resolve()
 

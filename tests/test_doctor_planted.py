@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from conftest import EVERYTHING
 from planted_logs import Site, csv, log
 
 from sublight.comm.doctor.diagnosis import Diagnosis, diagnose
@@ -142,7 +143,7 @@ def test_the_score_over_sizes_severities_and_noise() -> None:
         for noise_line, noise_run in ((0.01, 0.01), (0.05, 0.01), (0.0, 0.03))
         for form in (("csv",) if nodes > 8 else ("csv", "log") if kind in ("none", "node", "pair", "between", "group")
                      else ("log",))
-        for seed in range(1 if nodes == 32 else 2)
+        for seed in range(2 if EVERYTHING and nodes < 32 else 1)
     ]
     named, false = score(cases)
     print(f"all: {len(cases)} cases, {named:.1%} named, {false:.1%} false")
