@@ -44,7 +44,7 @@ CHEATS = (
     Cheat("replays_its_first_result", "beyond their bound", faster=True),
     Cheat("only_while_warming_up", "not finite", faster=True),
     Cheat("patches_timers", "replaced time.perf_counter", "rejected", faster=True),
-    Cheat("works_in_a_thread", "after its call had returned", "rejected", faster=True),
+    Cheat("works_in_a_thread", "after its call had returned", "rejected"),     # to start one takes as long, at times
     Cheat("works_ahead_in_a_thread", "worked for", "rejected", faster=True),
     Cheat("works_in_a_process", "other processes", "rejected", faster=True),
     Cheat("mutates_its_input", "wrote on its input x", "rejected", expected_after=True, faster=True),
