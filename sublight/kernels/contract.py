@@ -63,5 +63,6 @@ class Contract:
                                                             # the reference, in float64: a quantised output times its
                                                             # scale. None: the outputs themselves
     discrete: Callable[[Shape, Tensors, Tensors], tuple[str, ...]] | None = None
-                                                            # (shape, inputs, outputs) -> what is wrong with outputs that
-                                                            # have no error, such as indices; they are left out of judged
+                                                            # (shape, inputs, outputs) -> what is wrong with outputs
+                                                            # that have no error, such as indices; they are left out
+                                                            # of judged

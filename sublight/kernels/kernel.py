@@ -21,8 +21,8 @@ class Kernel:
     """One way to compute an operator.
 
     build(shape, constants) compiles, packs weights and plans, once for a shape; what it returns is called and timed.
-    constants are the inputs that the contract calls constant; run sees them too, and must not rely on having packed them
-    unless `packs` says so.
+    constants are the inputs that the contract calls constant; run sees them too, and must not rely on having packed
+    them unless `packs` says so.
     """
 
     op: str                                                 # the contract's name
