@@ -8,6 +8,8 @@ KERNELS := $(VENV)/.kernels
 # What kernels are checked with. It is not part of the package: any torch from 2.4 on will do for users. On a machine
 # without a GPU, TORCH="torch --index-url https://download.pytorch.org/whl/cpu" saves gigabytes.
 TORCH  ?= torch<2.14
+# The table of docs/kernel-triton.md is of Triton 3.7.
+TRITON ?= triton<3.8
 
 .PHONY: demo test check lint types docs bench clean
 
@@ -42,5 +44,5 @@ $(READY): pyproject.toml
 
 $(KERNELS): $(READY)    # torch and triton: for the tests of kernels, which take minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(findstring <,$(TORCH)),'$(TORCH)',$(TORCH))
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,triton]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,triton]' '$(TRITON)'
 	@touch $@

@@ -16,6 +16,7 @@ from sublight.kernels.native import build
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "closed-loop.md"
+TRIES = 6              # kernels of 40 µs beside other tests: the arena rejects them where no clock can be believed
 pytestmark = [pytest.mark.heavy,
               pytest.mark.skipif(build.refusal() is not None, reason="our CPU kernels need a C++ compiler")]
 
@@ -31,8 +32,11 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     for line in block[1].splitlines():
         words = [sys.executable if word == "python" else word for word in line.split()]
         command = [sys.executable, "-m", *words] if words[0] == "sublight" else words
-        ran = subprocess.run(command, capture_output=True, text=True, cwd=folder,
-                             env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"})
+        for _ in range(TRIES):
+            ran = subprocess.run(command, capture_output=True, text=True, cwd=folder,
+                                 env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"})
+            if "nothing to choose from" not in ran.stderr:
+                break
         assert ran.returncode == 0, ran.stderr
         out.append(ran.stdout)
     return out
