@@ -130,6 +130,20 @@ def test_what_a_choice_would_gain_of_a_trace() -> None:
 
 
 @pytest.mark.heavy
+def test_choose_says_what_it_leaves_out(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    kernels = [word for name in ("right", "wrong") for word in ("--kernel", f"{file}:{name}")]
+    for _ in range(4):                                   # beside other tests even a right one may be rejected
+        try:
+            assert run("choose", "swiglu", *kernels, "--shape", "rows=64,width=2048", "--seconds", "0.2") == 0
+            break
+        except InputError:
+            capsys.readouterr()
+    said = capsys.readouterr()
+    assert "wrong is left out, rows=64,width=2048" in said.err
+    assert "right" in said.out
+
+
+@pytest.mark.heavy
 def test_check_tells_right_from_wrong(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--shape", "rows=3,width=40"]
     assert run("check", "swiglu", "--kernel", f"{file}:right", *shape) == 0

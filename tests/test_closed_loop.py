@@ -16,7 +16,7 @@ from sublight.kernels.native import build
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "closed-loop.md"
-TRIES = 6              # kernels of 40 µs beside other tests: the arena rejects them where no clock can be believed
+TRIES = 6              # beside other tests the arena rejects a kernel now and then: its clock cannot be believed
 pytestmark = [pytest.mark.heavy,
               pytest.mark.skipif(build.refusal() is not None, reason="our CPU kernels need a C++ compiler")]
 
@@ -35,7 +35,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         for _ in range(TRIES):
             ran = subprocess.run(command, capture_output=True, text=True, cwd=folder,
                                  env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"})
-            if "nothing to choose from" not in ran.stderr:
+            if "nothing to choose from" not in ran.stderr and "is left out" not in ran.stderr:
                 break
         assert ran.returncode == 0, ran.stderr
         out.append(ran.stdout)

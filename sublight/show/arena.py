@@ -208,6 +208,14 @@ def _gain(made: ChoiceTable, shares: Sequence[float | None], calls: Sequence[tup
                "nothing else changes and kernels run there as they do here.")
 
 
+def left_out(runs: Iterable[Run]) -> Iterable[str]:
+    """Kernels that were not chosen from, since they failed, and why. What a kernel refuses itself is no failure."""
+    for run in runs:
+        for kernel in run.kernels:
+            if kernel.outcome.kind not in (PASSED, REFUSED):
+                yield f"{kernel.kernel} is left out, {words(run.shape)}: {kernel.outcome}"
+
+
 def nearest_text(found: Sequence[tuple[str, Nearest]], form: str) -> str:
     """One row a shape that was looked up."""
     head = ("shape", "chosen", "measured shape", "times off", "field")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
     if options.look_up:
         return _look_up(options)
     runs, weighed = bench.timed(options)
+    for note in arena.left_out(runs):
+        print(f"sublight: {note}", file=sys.stderr)
     made = table(options.op, runs)
     if options.table:
         output.write_text(output.json_text(document(made)), options.table)
