@@ -91,3 +91,13 @@ def _not_finite(x: Tensor) -> Tensor:
         rows[-1, -1] = torch.inf
         rows[0, rows.shape[-1] // 2] = torch.nan
     return x
+
+
+def second_operand(kind: str, sizes: tuple[int, ...], form: str, rng: Random) -> Tensor:
+    """The other operand of a product, [..., k], beside a first one of `numbers(kind, …)`: ordinary where one special
+    operand is enough; of a cancellation it repeats itself where the first one changes its sign."""
+    made = numbers("normal" if kind in ("not_finite", "cancellation", "zeros") else kind, sizes, form, rng)
+    half = sizes[-1] // 2
+    if kind == "cancellation" and half:
+        made[..., half : 2 * half] = made[..., :half].clone()
+    return made

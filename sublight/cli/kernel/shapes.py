@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +54,13 @@ def of_calls(weighed: Iterable[tuple[str, Op | None, float]], contract: Contract
     shapes: dict[Any, list[float]] = {}
     rest: dict[str, float] = {}
     total = 0.0
-    for name, op, weight in weighed:
+    shape_of, of_another = cache(contract.shape_of), cache(partial(_of_another, contract=contract))
+    for name, op, weight in weighed:                     # a trace asks for few operators, many times
         total += weight
-        shape = contract.shape_of(op) if op is not None else None
+        shape = shape_of(op) if op is not None else None
         if shape is not None and contract.refusal(shape) is None:
             shapes.setdefault(shape, []).append(weight)
-        elif not _of_another(op, contract):
+        elif not of_another(op):
             rest[name] = rest.get(name, 0.0) + weight
     if rest and total:
         _say_rest(rest, total, unit)

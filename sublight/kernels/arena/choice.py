@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sublight.errors import InputError
-from sublight.kernels.arena.compare import CONFIDENCE
+from sublight.kernels.arena.compare import CONFIDENCE, finite
 from sublight.kernels.arena.session import Run
 
 FARTHEST = 1.0                           # a factor of two in one size: beyond, a neighbour tells too little
@@ -101,7 +101,7 @@ def chosen(run: Run) -> Choice | None:
     best, others = standing[0], standing[1:]
     tied = tuple(other.name for other in others if other.tied)
     share = run.bound_seconds / best.seconds if run.bound_seconds else None
-    regret = {other.name: (other.times_best, _finite(other.times_low), _finite(other.times_high)) for other in others}
+    regret = {other.name: (other.times_best, finite(other.times_low), finite(other.times_high)) for other in others}
     return Choice(run.shape, best.name, not tied, tied, best.seconds, share, regret)
 
 
@@ -115,10 +115,6 @@ def table(op: str, runs: Iterable[Run]) -> ChoiceTable:
     if any(other != about for other, _ in made):
         raise InputError("runs of different machines or versions make no table")
     return ChoiceTable(op, about, tuple(choice for _, choice in made))
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def document(made: ChoiceTable) -> dict[str, Any]:

@@ -35,12 +35,12 @@ class Standing:
     tied: bool                           # no difference from the fastest can be told
 
     def to_json(self) -> Mapping[str, Any]:
-        return {"kernel": self.name, "seconds": self.seconds, "interval": [_finite(self.low), _finite(self.high)],
-                "times_best": self.times_best, "times_best_interval": [_finite(self.times_low),
-                                                                       _finite(self.times_high)], "tied": self.tied}
+        return {"kernel": self.name, "seconds": self.seconds, "interval": [finite(self.low), finite(self.high)],
+                "times_best": self.times_best, "times_best_interval": [finite(self.times_low),
+                                                                       finite(self.times_high)], "tied": self.tied}
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from sublight.kernels.contract import Case, Contract, Spec, Tensors
 from sublight.kernels.gemm.shape import Shape
 from sublight.kernels.products import BLOCK, blocks, honest_product, product, product_bound, unscaled
-from sublight.kernels.values import numbers, random, scales
+from sublight.kernels.values import numbers, random, scales, second_operand
 from sublight.ops import Gemm, Op, ScaledGemm
 
 FORMS = ("bf16", "fp16", "fp8", "fp8_block", "int8")
@@ -37,10 +37,7 @@ def inputs(case: Case) -> Tensors:
     s: Shape = case.shape
     rng, element = random(case), s.form.removesuffix("_block")
     made = {"a": numbers(case.values, (s.m, s.k), element, rng),
-            "b": numbers("normal" if case.values in ("not_finite", "cancellation", "zeros") else case.values,
-                         (s.n, s.k), element, rng)}
-    if case.values == "cancellation" and s.k > 1:                      # b repeats itself where a changes its sign
-        made["b"][:, s.k // 2 : 2 * (s.k // 2)] = made["b"][:, : s.k // 2].clone()
+            "b": second_operand(case.values, (s.n, s.k), element, rng)}
     if s.form not in SCALED:
         return made
     a_sizes, b_sizes = {"fp8": ((), ()), "int8": ((s.m,), (s.n,)),

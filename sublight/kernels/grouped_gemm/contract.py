@@ -17,7 +17,7 @@ from sublight.kernels.contract import Case, Contract, Spec, Tensor, Tensors
 from sublight.kernels.grouped_gemm.shape import Shape
 from sublight.kernels.products import BLOCK, blocks, honest_product, product, product_bound, unscaled
 from sublight.kernels.rounding import DTYPES
-from sublight.kernels.values import Random, numbers, random, scales
+from sublight.kernels.values import Random, numbers, random, scales, second_operand
 from sublight.ops import GroupedGemm, Op
 
 FORMS = ("bf16", "fp8_block")
@@ -42,12 +42,9 @@ def inputs(case: Case) -> Tensors:
     s: Shape = case.shape
     rng, element = random(case), s.form.removesuffix("_block")
     counts = _counts(case, rng)
-    others = "normal" if case.values in ("not_finite", "cancellation", "zeros") else case.values
     made = {"a": numbers(case.values, (s.rows, s.k), element, rng),
-            "b": numbers(others, (s.groups, s.n, s.k), element, rng),
+            "b": second_operand(case.values, (s.groups, s.n, s.k), element, rng),
             "offsets": torch.cat([torch.zeros(1), counts.cumsum(0)]).to(torch.int32)}
-    if case.values == "cancellation" and s.k > 1:
-        made["b"][..., s.k // 2 : 2 * (s.k // 2)] = made["b"][..., : s.k // 2].clone()
     if s.form == "fp8_block":
         made["a_scale"] = scales(case.values, (s.rows, blocks(s.k)), rng)
         made["b_scale"] = scales("normal" if case.values == "tiny_scales" else case.values,
